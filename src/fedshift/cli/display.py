@@ -1,0 +1,186 @@
+"""What a run looks like while it runs: lines, or JSON; `live` adds the picture for terminals."""
+
+import json
+from contextlib import AbstractContextManager
+from time import monotonic
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from ..report.records import sites_mean, unseen_mean
+from .console import terminal
+
+Info = dict[str, Any]
+
+
+class Display(Protocol):
+    """Is told what happens."""
+
+    def __call__(self, event: Info) -> None:
+        """Show one event."""
+        ...
+
+
+def display(as_json: bool) -> AbstractContextManager[Display]:
+    """The display that suits stdout."""
+    if as_json:
+        return Json()
+    console = terminal()
+    if console is None:
+        return Plain()
+    from .live import Live
+
+    return Live(console)
+
+
+class Json:
+    """One object per line."""
+
+    def __enter__(self) -> Self:
+        """Nothing to prepare."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to put back."""
+
+    def __call__(self, event: Info) -> None:
+        """Print it at once, so that a reader can follow."""
+        print(json.dumps(event), flush=True)
+
+
+class Plain:
+    """Lines without control characters: at most one a second for a run, one in ten for a comparison."""
+
+    def __init__(self) -> None:
+        self.run: Info = {}  # the event that started the current run
+        self.record: Info | None = None  # its last evaluation
+        self._printed = 0.0
+
+    def __enter__(self) -> Self:
+        """Nothing to prepare."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Nothing to put back."""
+
+    def __call__(self, event: Info) -> None:
+        """Show one event in the way of its kind."""
+        getattr(self, event["event"])(event)
+
+    def say(self, line: str = "", style: str = "") -> None:
+        """One line that stays."""
+        print(line, flush=True)
+
+    def start(self, event: Info) -> None:
+        """A run begins, or a comparison of several."""
+        if "runs" in event:
+            self.say(f"{event['runs']} runs on {event['data']}: {event['text']}", "bold")
+            self.say(how(event), "dim")
+            return
+        self.run, self.record, self._printed = event, None, monotonic()
+        if event["of"] == 1:
+            self._printed = 0.0  # the first round is shown at once
+            self.say(what(event), "bold")
+            self.say(how(event), "dim")
+            self.say(begin(event)) if event["state"] != "new" else None
+
+    def round(self, event: Info) -> None:
+        """A round is done."""
+        self.record = event["record"] or self.record
+        alone, last = self.run["of"] == 1, event["round"] == event["rounds"]
+        if (alone and last) or monotonic() - self._printed >= (1 if alone else 10):
+            self._printed = monotonic()
+            self.progress(event)
+
+    def progress(self, event: Info) -> None:
+        """Where the run stands."""
+        place = f"run {self.run['number']}/{self.run['of']}  " if self.run["of"] > 1 else ""
+        done = f"{event['round']:>{len(str(event['rounds']))}}/{event['rounds']}"
+        self.say(f"{place}round {done}  {pace(event)}  {now(event, self.record)}")
+
+    def result(self, event: Info) -> None:
+        """A run's numbers, or nothing where a comparison's tables follow."""
+        if "report" in event:
+            return
+        if self.run["of"] > 1:
+            self.say(f"{count(self.run)}  {short(event)}  {name(self.run)}")
+            return
+        self.say()
+        for topic, number in outcome_rows(event):
+            self.say(f"{topic:<34}{number:>7}")
+        self.say(f"\n{event['folder']}", "dim")
+
+    def error(self, event: Info) -> None:
+        """A run of a comparison failed."""
+        self.say(f"{count(self.run)}  {name(self.run)} failed: {event['message']}", "red")
+
+
+def what(event: Info) -> str:
+    """Method, data and seed of a run."""
+    without = f" without {', '.join(event['left_out'])}" if event["left_out"] else ""
+    return f"{event['method']} on {event['data']}{without}, seed {event['seed']}"
+
+
+def how(event: Info) -> str:
+    """Where and with what a run is computed."""
+    threads = f"{event['threads']} thread{'' if event['threads'] == 1 else 's'}"
+    return f"{event['model']}, engine {event['engine']} on {event['device']}, {threads}, in {event['folder']}"
+
+
+def begin(event: Info) -> str:
+    """What becomes of a folder that already holds something."""
+    if event["state"] == "finished":
+        return "This run is already finished; --fresh runs it again. Its result:"
+    return f"It was interrupted; going on after round {event['done']}."
+
+
+def count(run: Info) -> str:
+    """Which run of a comparison this is."""
+    return f"{run['number']:>{len(str(run['of']))}}/{run['of']}"
+
+
+def name(run: Info) -> str:
+    """What tells a run from the others of a comparison."""
+    return f"{run['method']}, left out {'+'.join(run['left_out']) or 'none'}, seed {run['seed']}"
+
+
+def pace(event: Info) -> str:
+    """Rounds per second, and the time left."""
+    rate = event["round"] / max(event["seconds"], 1e-9)
+    return f"{rate:.1f}/s  {clock((event['rounds'] - event['round']) / rate)} left"
+
+
+def now(event: Info, record: Info | None) -> str:
+    """The last loss, and the accuracies of the last evaluation."""
+    parts = [f"{name} {value:.3f}" for name, value in event["metrics"].items()]
+    if record is not None:
+        parts += [f"sites {percent(sites_mean(record))}"]
+        parts += [f"unseen {percent(unseen_mean(record))}"] if record["unseen"] else []
+    return "  ".join(parts)
+
+
+def outcome_rows(event: Info) -> list[tuple[str, str]]:
+    """The reported accuracies of one run."""
+    rows = [(f"reported round {event['reported_round']}", "test %")]
+    rows.append((f"sites, mean of {len(event['per_site'])}", percent(event["sites"], "")))
+    rows.append((f"worst site, {event['worst_site']}", percent(event["worst"], "")))
+    rows += [(f"unseen, {domain}", percent(value, "")) for domain, value in event["unseen"].items()]
+    return rows
+
+
+def short(event: Info) -> str:
+    """A finished run on one line."""
+    unseen = list(event["unseen"].values())
+    tail = f"  unseen {percent(sum(unseen) / len(unseen)):>7}" if unseen else ""
+    return f"sites {percent(event['sites']):>7}{tail}  {clock(event['seconds']):>5}"
+
+
+def percent(share: float | None, unit: str = " %") -> str:
+    """A share of one, as a person reads it."""
+    return "–" if share is None else f"{100 * share:.1f}{unit}"  # noqa: RUF001
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

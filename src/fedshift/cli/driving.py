@@ -1,0 +1,88 @@
+"""One experiment in its folder, told to a display event by event."""
+
+import shlex
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..experiment import strict
+from ..experiment.config import Experiment
+from ..experiment.files import owned
+from ..experiment.runs import Folder, execute
+from ..report.comparison import plain
+from ..report.records import Run, load, outcome, saved_round
+from .main import Stopped
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def configuration(file: str | None, sets: list[str]) -> dict[str, Any]:
+    """The file's settings, changed by those of the command line."""
+    return strict.merge(strict.read_toml(Path(file)) if file else {}, sets)
+
+
+def method_label(method: Any) -> str:
+    """A method's name with the settings that are not its defaults."""
+    defaults = strict.dump(type(method)())
+    odd = [f"{k}={plain(v)}" for k, v in strict.dump(method).items() if v != defaults[k]]
+    return f"{method.name}({', '.join(odd)})" if odd else str(method.name)
+
+
+def drive(config: Experiment, folder: Folder, emit: Emit, place: tuple[int, int] = (1, 1)) -> Run:
+    """Run it, or what is left of it; the events are `start`, `round` and `result`."""
+    number, of = place
+    emit({"event": "start", "number": number, "of": of, **_start(config, folder)})
+    events = execute(config, folder)
+    with closing(events):  # an interrupted run saves its state before this goes on
+        for event in events:
+            emit({"event": "round", "run": folder.path.name, **event._asdict()})
+    run = load(folder.path)
+    emit({"event": "result", "run": folder.path.name, "folder": str(folder.path), **outcome(run)})
+    return run
+
+
+def _start(config: Experiment, folder: Folder) -> dict[str, Any]:
+    done = saved_round(folder.path)
+    state = "finished" if folder.done.exists() else "interrupted" if done else "new"
+    return {
+        **shared(config, folder.path),
+        "run": folder.path.name,
+        "method": method_label(config.method),
+        "left_out": list(config.data.left_out),
+        "seed": config.seed,
+        "state": state,
+        "done": done,
+        "rounds": config.federation.rounds,
+    }
+
+
+def shared(config: Experiment, folder: Path) -> dict[str, Any]:
+    """What the runs of a comparison have in common."""
+    return {
+        "folder": str(folder),
+        "data": config.data.name,
+        "model": config.model.name,
+        "engine": config.engine,
+        "device": config.device,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def stopped(folder: Folder) -> Stopped:
+    """What to say when a single run is ended by the user."""
+    done = saved_round(folder.path)
+    if not done:
+        return Stopped("stopped before the end of the first round; to go on, repeat the command.")
+    command = f"fedshift resume {shlex.quote(str(folder.path))}"
+    return Stopped(f"stopped; everything up to round {done} is safe in {folder.path}.\nTo go on: {command}")
+
+
+def start_over(folder: Folder) -> None:
+    """Forget what a run's folder holds; without checkpoint and end mark, the run begins anew."""
+    if folder.path.exists():
+        with owned(folder.path):
+            for path in (folder.done, folder.checkpoint):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,194 @@
+"""The program `fedshift`: its commands and how it ends. A command's module is imported when it is called."""
+
+import argparse
+import errno
+import io
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+from .. import __version__
+from ..core.errors import FedshiftError
+from ..report.records import ReportError
+
+LISTS = ("methods", "models", "datasets", "engines", "runs", "settings")
+METHODS_HELP = "names apart by commas, with settings in brackets: fedavg,'fedprox(mu=0.1)'"
+LEAVE_OUT_HELP = "domains, each left out in its own runs (a+b: both at once); each: every one in turn; none"
+
+
+class Stopped(KeyboardInterrupt):
+    """The user ended the program; the message says what is safe and how to go on."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 done in part, 2 refused, 130 stopped."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # Read when torch loads: threads that wait must sleep. Spinning, they slow small networks down thirty times as
+    # soon as another program wants a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a dash must not end the program on an ASCII terminal
+    try:
+        with _terminable():
+            return _finished(_command(words))
+    except BrokenPipeError:
+        return _abandon_stdout(141)  # as a shell reports SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print("fedshift: the disk is full; free some space and repeat the command.", file=sys.stderr)
+        return _abandon_stdout(2)
+
+
+def _command(words: list[str]) -> int:
+    try:
+        args = parser().parse_args(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+    args.words = shlex.join(["fedshift", *words])
+    try:
+        command: Any = import_module(f".{args.module}", __package__)
+        return int(getattr(command, args.call)(args))
+    except (FedshiftError, ReportError) as error:
+        if args.traceback:
+            raise
+        return _tell(args, error, 2)
+    except KeyboardInterrupt as error:
+        return _tell(args, error if isinstance(error, Stopped) else Stopped("stopped"), 130)
+
+
+def _tell(args: argparse.Namespace, error: BaseException, code: int) -> int:
+    """One sentence for people on stderr, and one line for machines if they asked for it."""
+    print(f"fedshift: {error}", file=sys.stderr)
+    if getattr(args, "json", False):
+        print(json.dumps({"event": "error", "kind": type(error).__name__, "message": str(error)}))
+    return code
+
+
+def _finished(code: int) -> int:
+    sys.stdout.flush()  # here, where a closed pipe or a full disk can still be answered
+    return code
+
+
+def _abandon_stdout(code: int) -> int:
+    """Let nothing more be written to a stdout that failed, not even when the interpreter ends."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the program the way Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser("fedshift", description="Federated learning when the sites' data look different.")
+    top.add_argument("--version", action="version", version=f"fedshift {__version__}")
+    top.set_defaults(module="main", call="show_help", traceback=False)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
+    _add_run(commands)
+    _add_compare(commands)
+    _add_looks(commands)
+    _add_report(commands)
+    return top
+
+
+def show_help(args: argparse.Namespace) -> int:
+    """No command was given."""
+    parser().print_help()
+    return 0
+
+
+def _add(commands: Any, name: str, where: str, text: str, *, out: str | None = "runs") -> argparse.ArgumentParser:
+    """A command `module:function` with the options that most share."""
+    module, call = where.split(":")
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    made.set_defaults(module=module, call=call)
+    if out:
+        made.add_argument("--out", default=out, metavar="DIR", help="folder that holds the runs (default: %(default)s)")
+    made.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    return made
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", nargs="?", metavar="CONFIG.toml", help="settings; without it, the defaults")
+    command.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="change settings, such as federation.rounds=50; `fedshift list settings` shows all",
+    )  # fmt: skip
+    command.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
+
+
+def _add_run(commands: Any) -> None:
+    run = _add(commands, "run", "run:run", "Run one experiment, or go on with it where it stopped.")
+    _add_settings(run)
+    run.add_argument("--fresh", action="store_true", help="start over, also if the run is finished")
+    resume = _add(commands, "resume", "run:resume", "Go on with a run that was interrupted.")
+    resume.add_argument("run", metavar="RUN", help="a run's folder, or the beginning of its name under --out")
+    resume.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
+
+
+def _add_compare(commands: Any) -> None:
+    compare = _add(
+        commands,
+        "compare",
+        "compare:compare",
+        "Compare methods on one protocol; ends in tables and a report.",
+    )
+    _add_settings(compare)
+    compare.add_argument("--methods", required=True, metavar="LIST", help=METHODS_HELP)
+    compare.add_argument("--leave-out", metavar="LIST", help=f"{LEAVE_OUT_HELP} (default: as configured)")
+    compare.add_argument("--seeds", metavar="LIST", help="such as 0,1,2 (default: as configured)")
+    compare.add_argument("--report", metavar="FILE.html", help="where the report goes (default: a folder under --out)")
+
+
+def _add_looks(commands: Any) -> None:
+    listing = _add(commands, "list", "listing:listing", "List what there is.")
+    listing.add_argument("what", choices=LISTS, metavar="|".join(LISTS))
+    show = _add(commands, "show", "show:show", "Show a method's, data set's or network's card.", out=None)
+    show.add_argument("name", metavar="NAME")
+    doctor = _add(commands, "doctor", "doctor:doctor", "Check this machine, with a short training of its own.")
+    doctor.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
+
+
+def _add_report(commands: Any) -> None:
+    report = _add(commands, "report", "reporting:report", "Make a report from runs of one protocol.", out=None)
+    report.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, names under --in, or a comparison's folder"
+    )
+    report.add_argument(
+        "--in",
+        dest="folder",
+        default="runs",
+        metavar="DIR",
+        help="folder that holds the runs (default: %(default)s)",
+    )
+    report.add_argument(
+        "--out",
+        default="report.html",
+        metavar="FILE.html",
+        help="(default: %(default)s; .md and .json beside it)",
+    )

@@ -1,0 +1,35 @@
+"""`fedshift run` and `fedshift resume`."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from ..experiment import strict
+from ..experiment.config import Experiment
+from ..experiment.runs import Folder, folder_of
+from ..report.records import find
+from .display import display
+from .driving import configuration, drive, start_over, stopped
+
+
+def run(args: Namespace) -> int:
+    """One experiment, from its configuration."""
+    config = strict.build(Experiment, configuration(args.config, args.set))
+    folder = folder_of(config, Path(args.out))
+    if args.fresh:
+        start_over(folder)
+    return _one(config, folder, args)
+
+
+def resume(args: Namespace) -> int:
+    """One experiment, from its folder."""
+    folder = Folder(find(args.run, Path(args.out)))
+    return _one(folder.experiment(), folder, args)
+
+
+def _one(config: Experiment, folder: Folder, args: Namespace) -> int:
+    try:
+        with display(args.json) as show:
+            drive(config, folder, show)
+    except KeyboardInterrupt:
+        raise stopped(folder) from None
+    return 0

@@ -1,0 +1,63 @@
+"""Averages of models by the protocol's rules, for every method that averages."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, cast
+
+from . import tree
+from .net import BATCH_NORM, Net, Part, Variables
+from .task import Cohort, Rules, Task
+from .tree import Tensors
+
+T = TypeVar("T")
+
+
+def weigh(rules: Rules, ids: Sequence[int], examples: Sequence[int]) -> tuple[tuple[float, ...], float]:
+    """The weights of a cohort, summing to one, and the cohort's share of the weight of all clients."""
+    everyone = [float(n) if rules.weights == "examples" else 1.0 for n in examples]
+    mine = [everyone[i] for i in ids]
+    return tuple(w / sum(mine) for w in mine), sum(mine) / sum(everyone)
+
+
+def average(task: Task, trees: Iterable[T], cohort: Cohort) -> T:
+    """The cohort's weighted mean; with the rule `pooled`, running variances are those of the pooled data."""
+    if task.rules.buffers != "pooled":
+        return tree.mean(trees, cohort.weights)
+    pairs = variance_pairs(task.net)
+    mean = tree.mean((_on_buffers(_second_moments, pairs, t) for t in trees), cohort.weights)
+    return _on_buffers(_variances, pairs, mean)
+
+
+def _on_buffers(fn: Callable[[dict[str, str], Tensors], Tensors], pairs: dict[str, str], state: T) -> T:
+    """Apply `fn` to the buffers of every model in a state."""
+    if isinstance(state, (Variables, Part)):
+        return cast(T, state._replace(buffers=fn(pairs, state.buffers)))
+    if isinstance(state, tuple):
+        return cast(T, type(state)(*(_on_buffers(fn, pairs, field) for field in state)))
+    return state
+
+
+def variance_pairs(net: Net) -> dict[str, str]:
+    """For each running variance of a BatchNorm layer, the name of its running mean."""
+    stats = sorted(net.under(*BATCH_NORM))
+    return {k: k.removesuffix("running_var") + "running_mean" for k in stats if k.endswith("running_var")}
+
+
+def _second_moments(pairs: dict[str, str], buffers: Tensors) -> Tensors:
+    """E[x^2] in place of Var[x], in float64: the mean over clients is then that of the pooled data."""
+    wide = {k: buffers[k].double() + buffers[m].double().square() for k, m in pairs.items() if k in buffers}
+    return buffers | wide
+
+
+def _variances(pairs: dict[str, str], buffers: Tensors) -> Tensors:
+    narrow = {
+        k: (buffers[k] - buffers[m].double().square()).clamp(min=0).to(buffers[m].dtype)
+        for k, m in pairs.items()
+        if k in buffers
+    }
+    return buffers | narrow
+
+
+def local_statistics(net: Net) -> frozenset[str]:
+    """What the rule `local` keeps at each site: the buffers of BatchNorm layers."""
+    parameters = {name for name, _ in net.module.named_parameters()}
+    return net.under(*BATCH_NORM) - parameters

@@ -1,0 +1,112 @@
+"""What a method is given: the task, the round, the cohort, the batch; and what a client carries while it trains."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from .net import Net, Variables
+from .optim import Optimizer, State
+from .tree import Tensors
+
+NO_STATE: State = {}
+PerParam = Annotated[Tensors, "one tensor per parameter of the network"]
+
+
+class Batch(NamedTuple):
+    """Images, ready for the network, and their labels."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Empty(NamedTuple):
+    """Nothing kept, or nothing sent."""
+
+
+class Round(NamedTuple):
+    """What a client is told about the round; `seed` is its own for this round, for any randomness a method needs."""
+
+    number: int  # from 0
+    total: int
+    lr: float
+    steps: int
+    examples: int
+    seed: int
+
+
+class Cohort(NamedTuple):
+    """Who answers this round, in the order in which `aggregate` receives the uploads."""
+
+    ids: tuple[int, ...]
+    examples: tuple[int, ...]
+    weights: tuple[float, ...]  # by the protocol's rule; they sum to one
+    share: float  # of the weight of all clients; one when everybody took part
+    round: int
+    lr: float
+
+
+class Loss(NamedTuple):
+    """The local objective, the buffers after the forward pass, and what else a method wants kept or reported."""
+
+    value: Tensor
+    buffers: Tensors
+    aux: Any = ()
+    metrics: Mapping[str, Tensor] = {}
+
+
+class Work(NamedTuple):
+    """What one client carries from batch to batch; `aux` is the method's own, a tree of tensors."""
+
+    model: Variables
+    down: Any
+    client: Any
+    round: Round
+    opt: State = NO_STATE  # given by the client loop, phase by phase
+    aux: Any = ()
+
+
+Metrics = Mapping[str, Tensor]
+Step = Callable[["Task", Work, Batch], tuple[Work, Metrics]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the local budget: its share of the steps, what it trains, and its step if not plain descent."""
+
+    name: str = "train"
+    share: float = 1.0
+    trains: frozenset[str] | None = None
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How models are averaged: a protocol's choice, the same for every method it compares."""
+
+    weights: Literal["examples", "uniform"] = "examples"
+    buffers: Literal["mean", "local", "pooled"] = "mean"
+
+
+Gradient = Callable[[Callable[[Tensors], tuple[Tensor, Loss]], Tensors], tuple[Tensors, Loss]]
+Update = Callable[[Tensors, State, Tensors, float], tuple[Tensors, State]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What stays the same over a run. `gradient` and `update` are the engine's way to compute."""
+
+    net: Net
+    optimizer: Optimizer
+    sites: Sequence[str]
+    examples: Sequence[int]
+    classes: int
+    gradient: Gradient
+    update: Update
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def clients(self) -> int:
+        """How many sites there are in all."""
+        return len(self.sites)

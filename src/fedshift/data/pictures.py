@@ -1,0 +1,51 @@
+"""Some of a data set's pictures: they stay where they are, in memory or in a file, until a batch is asked for."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Rows of one or more arrays of pictures (uint8, [n, channels, height, width]), in an order of their own."""
+
+    arrays: tuple[Tensor, ...]
+    array: Tensor  # which array each picture lies in
+    row: Tensor  # and where
+
+    @classmethod
+    def of(cls, images: Tensor, rows: Tensor | None = None) -> "Pictures":
+        """Those rows of one array, or all."""
+        rows = torch.arange(len(images)) if rows is None else rows
+        return cls((images,), torch.zeros_like(rows), rows)
+
+    @classmethod
+    def join(cls, parts: "list[Pictures]") -> "Pictures":
+        """One part after the other."""
+        arrays = tuple(a for p in parts for a in p.arrays)
+        shifts = torch.tensor([0, *(len(p.arrays) for p in parts[:-1])]).cumsum(0)
+        array = torch.cat([p.array + s for p, s in zip(parts, shifts, strict=True)])
+        return cls(arrays, array, torch.cat([p.row for p in parts]))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, index: Tensor) -> Tensor:
+        """A batch."""
+        rows = self.row[index]
+        if len(self.arrays) == 1:
+            return self.arrays[0][rows]
+        which = self.array[index]
+        batch = self.arrays[0].new_empty((len(rows), *self.arrays[0].shape[1:]))
+        for k in cast(list[int], torch.unique(which).tolist()):
+            here = which == k
+            batch[here] = self.arrays[k][rows[here]]
+        return batch
+
+    def gathered(self, device: torch.device) -> "Pictures":
+        """The same in one array on `device`: what a GPU wants, if it fits."""
+        everything = self.take(torch.arange(len(self))).to(device)
+        rows = torch.arange(len(self), device=device)
+        return Pictures((everything,), torch.zeros_like(rows), rows)

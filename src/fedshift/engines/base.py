@@ -1,0 +1,142 @@
+"""What an engine is: it trains the clients of a cohort, each by the one client loop, and owns how that is computed."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from ..core import seeds, tree
+from ..core.algorithm import Algorithm
+from ..core.average import local_statistics
+from ..core.local import autograd_gradient, descend, functional_gradient
+from ..core.net import Net, Part, Variables, overlay, part
+from ..core.optim import Optimizer, State
+from ..core.task import Batch, Metrics, Phase, Round, Step, Task, Work
+
+Method = Algorithm[Any, Any, Any, Any]
+
+
+class Memory(NamedTuple):
+    """What stays at a client between rounds: the method's part, and what the protocol keeps there."""
+
+    client: Any
+    opt: dict[str, State]  # by phase, if optimisers are kept across rounds
+    statistics: Part  # running statistics, if the rule for buffers is `local`
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's work in one round."""
+
+    client: int
+    down: Any
+    memory: Memory | None
+    before: Any
+    round: Round
+    batches: Callable[[], Iterable[Batch]]
+
+
+class Result(NamedTuple):
+    """What comes of it: `up` for the server, `memory` for the client, means of the metrics for the record."""
+
+    client: int
+    up: Any
+    memory: Memory
+    metrics: dict[str, float]
+
+
+class Engine(Protocol):
+    """Trains cohorts. Results come one by one, in the order of the jobs, and no sooner than they are asked for."""
+
+    name: ClassVar[str]
+
+    def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
+        """The task, with this engine's way to take gradients and to write results."""
+        ...
+
+    def guard(self, method: Method, where: str) -> Method:
+        """The method, as this engine wants its errors reported."""
+        ...
+
+    def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
+        """Run each job; `keep` carries optimiser states over; `label` names method and stage in errors."""
+        ...
+
+
+def make_task(net: Net, optimizer: Optimizer, *, in_place: bool, **rest: Any) -> Task:
+    """A task that computes in place on tensors the engine owns, or purely."""
+    net = Net(net.module, in_place=in_place)
+    if in_place:
+        return Task(net, optimizer, gradient=autograd_gradient, update=optimizer.update_, **rest)
+    return Task(net, optimizer, gradient=functional_gradient, update=optimizer.update, **rest)
+
+
+def remember(method: Method, task: Task, down: Any, memory: Memory | None, before: Any) -> Memory:
+    """A client's memory, made on its first contact."""
+    if memory is not None:
+        return memory
+    return Memory(method.init_client(task, down, before), {}, Part({}, {}))
+
+
+def site_model(method: Method, task: Task, down: Any, memory: Memory) -> Variables:
+    """The model that answers at a participating site: the method's, with the statistics the protocol keeps there."""
+    return overlay(method.model_for(task, down, memory.client), memory.statistics)
+
+
+def client_round(method: Method, task: Task, job: Job, *, keep: bool) -> Result:
+    """What one client does in one round: the only client loop."""
+    memory = remember(method, task, job.down, job.memory, job.before)
+    with seeds.scope(job.round.seed):
+        work = method.begin(task, job.down, memory.client, job.round)
+        model = overlay(work.model, memory.statistics)
+        # Training may write in place: the model and the memory become this round's own copies.
+        work = work._replace(model=tree.clone(model) if task.net.in_place else model)
+        opts, log = dict(memory.opt), list[Metrics]()
+        batches = iter(job.batches())
+        for phase, steps in divided(method.phases(task), job.round.steps):
+            work = work._replace(opt=_optimizer_state(task, work, phase, opts.get(phase.name)))
+            step = phase.step or _plain(method, phase)
+            for _ in range(steps):
+                work, metrics = step(task, work, next(batches))
+                log.append(metrics)
+            opts[phase.name] = work.opt
+        up, client = method.finish(task, work)
+    kept = Memory(client, opts if keep else {}, _statistics(task, work.model))
+    return Result(job.client, up, kept, means(log))
+
+
+def divided(phases: Iterable[Phase], steps: int) -> list[tuple[Phase, int]]:
+    """The protocol's steps shared out over the phases; rounding never adds or loses one."""
+    chosen = list(phases)
+    whole = sum(p.share for p in chosen)
+    ends, done = [0], 0.0
+    for p in chosen:
+        done += p.share
+        ends.append(round(steps * done / whole))
+    return [(p, b - a) for p, a, b in zip(chosen, ends, ends[1:], strict=False)]
+
+
+def _optimizer_state(task: Task, work: Work, phase: Phase, kept: State | None) -> State:
+    if kept is not None:
+        return tree.clone(kept) if task.net.in_place else kept
+    params = work.model.params
+    free = params if phase.trains is None else {k: p for k, p in params.items() if k in phase.trains}
+    return task.optimizer.init(free)
+
+
+def _plain(method: Method, phase: Phase) -> Step:
+    return lambda task, work, batch: descend(method, task, work, batch, phase.trains)
+
+
+def _statistics(task: Task, model: Variables) -> Part:
+    if task.rules.buffers != "local":
+        return Part({}, {})
+    return part(model, local_statistics(task.net))
+
+
+def means(log: list[Metrics]) -> dict[str, float]:
+    """The mean of each metric over a client's steps; the host waits for the device here, once."""
+    totals: dict[str, Any] = {}
+    for metrics in log:
+        for name, value in metrics.items():
+            totals.setdefault(name, []).append(value.double())
+    return {name: float(sum(values) / len(values)) for name, values in totals.items()}

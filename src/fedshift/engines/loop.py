@@ -1,0 +1,145 @@
+"""The round loop."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ..core import seeds, tree
+from ..core.average import weigh
+from ..core.errors import MessageError
+from ..core.optim import Schedule
+from ..core.task import Batch, Cohort, Round, Task
+from .base import Engine, Job, Memory, Method, Result
+
+
+class Site(Protocol):
+    """A client's training data."""
+
+    @property
+    def name(self) -> str:
+        """The site's name, from which its random streams follow."""
+        ...
+
+    @property
+    def examples(self) -> int:
+        """How many images it trains on."""
+        ...
+
+    def steps(self) -> int:
+        """Batches in one round."""
+        ...
+
+    def batches(self, seed: int) -> Iterable[Batch]:
+        """The round's batches, drawn by `seed` alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the protocol fixes about rounds; no method can change it."""
+
+    seed: int
+    rounds: int
+    participation: float = 1.0
+    schedule: Schedule = field(default_factory=Schedule)
+    keep: bool = False
+
+    def cohort(self, stage: str, number: int, clients: int) -> list[int]:
+        """Who takes part in a round, drawn by the run's seed, the same for every method."""
+        size = max(1, ceil(self.participation * clients - 1e-9))
+        if size == clients:
+            return list(range(clients))
+        order = torch.randperm(clients, generator=seeds.generator(self.seed, "cohort", stage, number))
+        return sorted(order[:size].tolist())
+
+
+@dataclass
+class State:
+    """Everything that a run carries from round to round; a checkpoint holds this and nothing else."""
+
+    server: Any
+    stage: int = 0
+    done: int = 0  # rounds of this stage
+    total: int = 0  # rounds of all stages
+    memory: dict[int, Memory] = field(default_factory=dict)
+    before: dict[int, Memory] = field(default_factory=dict)  # as the stage before left it
+    bytes_up: int = 0
+    bytes_down: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last round, mean over the cohort
+
+
+def run(method: Method, task: Task, engine: Engine, sites: Sequence[Site], plan: Plan, state: State) -> Iterator[State]:
+    """The only round loop: yields the state after each round, ready to be evaluated or saved.
+
+    The next round begins when the caller asks for it; each round makes a new state and leaves the old one whole.
+    """
+    stages = method.stages()
+    for index, stage in enumerate(stages):
+        rounds = plan.rounds if stage.rounds is None else stage.rounds
+        last = index + 1 == len(stages)
+        here = Here(stage, "main" if last else stage.name, rounds, f"method {method.name}, stage {stage.name}")
+        while state.stage == index and state.done < rounds:
+            state = _round(here, task, engine, sites, plan, state)
+            if state.done == rounds and not last:
+                state = _next_stage(state)
+            yield state
+
+
+class Here(NamedTuple):
+    """Where the loop is; `stream` names the random streams, so that every method's main stage draws the same."""
+
+    stage: Method
+    stream: str
+    rounds: int
+    label: str
+
+
+def _next_stage(state: State) -> State:
+    return replace(state, stage=state.stage + 1, done=0, memory={}, before=state.memory)
+
+
+def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: Plan, old: State) -> State:
+    """One round: send, train, aggregate."""
+    stage, number = here.stage, old.done
+    lr = task.optimizer.lr * plan.schedule.factor(number, here.rounds)
+    new = replace(old, done=number + 1, total=old.total + 1, memory=dict(old.memory), metrics={})
+    server_side = engine.guard(stage, f"{here.label}, round {number}, server")
+    ids = plan.cohort(here.stream, number, task.clients) if stage.needs_clients else []
+    weights, share = weigh(task.rules, ids, task.examples) if ids else ((), 0.0)
+    cohort = Cohort(tuple(ids), tuple(task.examples[i] for i in ids), weights, share, number, lr)
+
+    def jobs() -> Iterator[Job]:
+        for i in ids:
+            site = sites[i]
+            seed = seeds.derive(plan.seed, "round", here.stream, number, site.name)
+            info = Round(number, here.rounds, lr, site.steps(), site.examples, seeds.derive(seed, "train"))
+            down = server_side.send(task, old.server, i)
+            new.bytes_down += 0 if stage.pools else tree.nbytes(down)
+            before = old.before[i].client if i in old.before else None
+            yield Job(i, down, old.memory.get(i), before, info, partial(site.batches, seed))
+
+    ups = _uploads(engine.train(stage, task, jobs(), keep=plan.keep, label=here.label), stage, task, cohort, new)
+    new.server = server_side.aggregate(task, old.server, ups, cohort)
+    for _ in ups:  # a method that ignores uploads still lets every client train
+        pass
+    return new
+
+
+def _uploads(results: Iterator[Result], stage: Method, task: Task, cohort: Cohort, new: State) -> Iterator[Any]:
+    """Pass uploads on to the server as they come; keep what belongs to the clients and the record."""
+    weights = dict(zip(cohort.ids, cohort.weights, strict=True))
+    for result in results:
+        if bad := tree.first_bad(result.up):
+            raise MessageError(
+                f"round {cohort.round}, client {task.sites[result.client]}: its upload holds NaN or infinity in {bad}, "
+                "expected finite numbers; lower the learning rate, clip the gradient, or check this site's images."
+            )
+        new.memory[result.client] = result.memory
+        new.bytes_up += 0 if stage.pools else tree.nbytes(result.up)
+        for name, value in result.metrics.items():
+            new.metrics[name] = new.metrics.get(name, 0.0) + weights[result.client] * value
+        yield result.up

@@ -1,0 +1,28 @@
+"""One client after another, in this process."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from ..core.net import Net
+from ..core.optim import Optimizer
+from ..core.task import Task
+from .base import Job, Method, Result, client_round, make_task
+
+
+class Sequential:
+    """The reference: tensors are handed over as they are, training writes in place on the client's own copy."""
+
+    name: ClassVar[str] = "sequential"
+
+    def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
+        """Gradients by autograd, updates in place."""
+        return make_task(net, optimizer, in_place=True, **rest)
+
+    def guard(self, method: Method, where: str) -> Method:
+        """Errors pass as they are."""
+        return method
+
+    def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
+        """Each client in turn, when its result is asked for."""
+        for job in jobs:
+            yield client_round(method, task, job, keep=keep)

@@ -1,0 +1,1 @@
+"""How well a state does: at the participating sites, and at those it has not seen."""

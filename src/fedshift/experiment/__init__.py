@@ -1,0 +1,1 @@
+"""One run: its configuration, its folder, its records and checkpoints."""

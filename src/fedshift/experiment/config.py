@@ -1,0 +1,106 @@
+"""Everything that decides a run's result, and nothing else: its digest names the run."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from ..core.algorithm import Algorithm
+from ..core.bounds import Choice, Range, Variant
+from ..core.errors import ConfigError
+from ..core.optim import OPTIMIZERS, SGD, Optimizer, Schedule
+from ..data import DATASETS
+from ..data.transform import Augment, Normalise
+from ..engines import ENGINES
+from ..eval.evaluate import Unseen
+from ..methods import METHODS
+from ..methods.fedavg import FedAvg
+
+Option = bool | int | float | str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and which of them each site holds."""
+
+    name: Annotated[str, Choice(lambda: DATASETS, "data set"), "data set"] = "glyphs"
+    left_out: Annotated[tuple[str, ...], "domains that take no part in training"] = ()
+    clients_per_domain: Annotated[int, Range(1), "clients among whom each domain's images are dealt out"] = 1
+    limit: Annotated[int, Range(0), "training images per client at most; 0: all"] = 0
+    val: Annotated[float, Range(0, 1, open_high=True), "share of a site's images held out for selection"] = 0.1
+    test: Annotated[float, Range(0, 1, open_high=True), "share of a site's images held out for the result"] = 0.2
+    normalise: Annotated[Normalise, "channel means and spreads: all 0.5, ImageNet's, or none"] = "half"
+    augment: Annotated[Augment, "what training images go through"] = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse what no field alone can show."""
+        if len(set(self.left_out)) < len(self.left_out):
+            raise ConfigError(f"left_out is {list(self.left_out)}; please name each domain once")
+        if self.val + self.test >= 1:
+            raise ConfigError(f"val + test is {self.val + self.test:g}; please leave something below 1 for training")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network; every method gets the same."""
+
+    name: Annotated[str, "network, as `fedshift list models` shows them"] = "small-cnn"
+    options: Annotated[dict[str, Option], "the network's own settings"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Rounds, who takes part, and how models are averaged."""
+
+    rounds: Annotated[int, Range(1), "rounds of the main stage"] = 20
+    participation: Annotated[float, Range(0, 1, open_low=True), "share of the sites that take part in a round"] = 1.0
+    weights: Annotated[Literal["examples", "uniform"], "how a site counts in an average"] = "examples"
+    buffers: Annotated[
+        Literal["mean", "local", "pooled"],
+        "BatchNorm statistics: averaged, kept at each site (averaged for new sites), or pooled (E[Var] + Var[E])",
+    ] = "mean"
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """A client's budget in one round."""
+
+    epochs: Annotated[int, Range(1), "passes over the client's images"] = 1
+    steps: Annotated[int, Range(0), "batches instead of epochs; 0: by epochs"] = 0
+    batch: Annotated[int, Range(1), "images in a batch"] = 32
+    keep_optimizer: Annotated[bool, "carry momentum over from round to round"] = False
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """What is measured, and which round is reported."""
+
+    every: Annotated[int, Range(1), "rounds between evaluations; the last round is always evaluated"] = 1
+    batch: Annotated[int, Range(1), "images in an evaluation batch"] = 128
+    unseen: Annotated[Unseen, "whose model answers at a left-out site"] = "auto"
+    select: Annotated[
+        Literal["last", "val"],
+        "report the last round, or the one with the best mean validation accuracy of the sites",
+    ] = "last"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run."""
+
+    method: Annotated[Algorithm, Variant(lambda: METHODS), "method and its own settings"] = FedAvg()  # type: ignore[type-arg]
+    seed: Annotated[int, Range(0), "every random number follows from it"] = 0
+    data: DataConfig = DataConfig()
+    model: ModelConfig = field(default_factory=ModelConfig)
+    federation: FederationConfig = FederationConfig()
+    local: LocalConfig = LocalConfig()
+    optimizer: Annotated[Optimizer, Variant(lambda: OPTIMIZERS), "local optimiser and its settings"] = SGD()
+    schedule: Schedule = Schedule()
+    eval: EvalConfig = EvalConfig()
+    engine: Annotated[str, Choice(lambda: ENGINES, "engine"), "how clients are trained"] = "sequential"
+    device: Annotated[Literal["cpu", "cuda"], "where tensors live"] = "cpu"
+    precision: Annotated[Literal["float32", "float64"], "of parameters and images"] = "float32"
+    checkpoint: Annotated[int, Range(1), "rounds between checkpoints"] = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a selection without anything to select by."""
+        if self.eval.select == "val" and not self.data.val:
+            raise ConfigError("eval.select is 'val' and data.val is 0; please hold out a share, such as data.val = 0.1")

@@ -1,0 +1,154 @@
+"""One run in its folder: configuration, versions, one line per evaluation, a checkpoint, and a way to go on."""
+
+import json
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core import tree
+from ..core.errors import CheckpointError
+from ..data import Dataset
+from ..engines.loop import State, run
+from . import strict
+from .checkpoint import load_checkpoint, save_checkpoint
+from .config import Experiment
+from .files import append_line, cut, owned, write_whole
+from .setup import Setup, set_up, versions
+
+
+class Event(NamedTuple):
+    """A round that is done and safe; `record` if it was evaluated."""
+
+    round: int
+    rounds: int
+    seconds: float
+    metrics: dict[str, float]
+    record: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The configuration, as TOML for people; its canonical text is hashed into the folder's name."""
+        return self.path / "config.toml"
+
+    @property
+    def records(self) -> Path:
+        """One JSON line per evaluation; the same bits whenever the run is repeated."""
+        return self.path / "records.jsonl"
+
+    @property
+    def timings(self) -> Path:
+        """One JSON line per round: what may differ from machine to machine."""
+        return self.path / "timings.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last state that was saved."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def done(self) -> Path:
+        """There when the run is complete."""
+        return self.path / "done.json"
+
+    def experiment(self) -> Experiment:
+        """The configuration that this run was made with."""
+        if not self.config.exists():
+            raise CheckpointError(
+                f"{self.path}: found no run here (no config.toml); give a run's folder, as `fedshift run` prints it."
+            )
+        return strict.build(Experiment, strict.read_toml(self.config))
+
+
+def folder_of(config: Experiment, out: Path) -> Folder:
+    """Where a run of this configuration lies."""
+    return Folder(out / strict.digest(config))
+
+
+def execute(config: Experiment, folder: Folder, data: Dataset | None = None) -> Generator[Event, None, None]:
+    """Start the run, or go on where its last checkpoint stands; yields after each round.
+
+    Whatever stops the consumer (Ctrl-C, an error, a kill) leaves the last checkpoint whole. What cannot run is refused
+    before anything is written.
+    """
+    if folder.done.exists():
+        return
+    setup = set_up(config, data)
+    with owned(folder.path):
+        state, seconds = _begin(config, folder, setup)
+        yield from _rounds(config, folder, setup, state, seconds)
+        write_whole(folder.done, json.dumps({"rounds": setup.rounds}).encode())
+
+
+def _begin(config: Experiment, folder: Folder, setup: Setup) -> tuple[State, float]:
+    """A new run's first files, or the state of an interrupted one, with its records cut back to it."""
+    if not folder.checkpoint.exists():
+        write_whole(folder.config, strict.to_toml(config).encode())
+        write_whole(folder.path / "versions.json", json.dumps(versions(), indent=1).encode())
+        for path in (folder.records, folder.timings):
+            cut(path, 0)
+        return setup.start(), 0.0
+    state, extra = load_checkpoint(folder.checkpoint, config.method, setup.task.net)
+    cut(folder.records, extra["records"])
+    cut(folder.timings, extra["timings"])
+    device = next(iter(setup.task.net.module.parameters())).device
+    moved = [tree.map(lambda t: t.to(device), part) for part in (state.server, state.memory, state.before)]
+    return replace(state, server=moved[0], memory=moved[1], before=moved[2]), extra["seconds"]
+
+
+def _rounds(
+    config: Experiment, folder: Folder, setup: Setup, state: State, seconds: float
+) -> Generator[Event, None, None]:
+    last = saved = Noted(state, seconds, _sizes(folder))
+    start = time.perf_counter() - seconds
+    try:
+        for state in run(setup.method, setup.task, setup.engine, setup.sites, setup.plan, last.state):
+            end = state.total == setup.rounds
+            record = _record(setup, state) if end or state.total % config.eval.every == 0 else None
+            last = _note(folder, setup, state, record, time.perf_counter() - start)
+            if end or state.total % config.checkpoint == 0:
+                saved = _save(folder, last)
+            yield Event(state.total, setup.rounds, last.seconds, state.metrics, record)
+    except (KeyboardInterrupt, GeneratorExit):
+        if last is not saved:
+            _save(folder, last)
+        raise
+
+
+class Noted(NamedTuple):
+    """A state whose lines are in the logs, and how long the logs then were."""
+
+    state: State
+    seconds: float
+    sizes: dict[str, int]
+
+
+def _note(folder: Folder, setup: Setup, state: State, record: dict[str, Any] | None, seconds: float) -> Noted:
+    if record is not None:
+        append_line(folder.records, json.dumps(record))
+    line = {"round": state.total, "rounds": setup.rounds, "seconds": round(seconds, 4)}
+    append_line(folder.timings, json.dumps(line))
+    return Noted(state, seconds, _sizes(folder))
+
+
+def _save(folder: Folder, noted: Noted) -> Noted:
+    save_checkpoint(folder.checkpoint, noted.state, {**noted.sizes, "seconds": noted.seconds})
+    return noted
+
+
+def _sizes(folder: Folder) -> dict[str, int]:
+    logs = {"records": folder.records, "timings": folder.timings}
+    return {name: path.stat().st_size if path.exists() else 0 for name, path in logs.items()}
+
+
+def _record(setup: Setup, state: State) -> dict[str, Any]:
+    numbers = {"bytes_up": state.bytes_up, "bytes_down": state.bytes_down, "train": state.metrics}
+    return {"round": state.total, **numbers, **setup.evaluator(setup.method, setup.task, state)}

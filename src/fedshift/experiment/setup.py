@@ -1,0 +1,123 @@
+"""From a configuration to everything that a run needs; all checks that can be made before training are made here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import models
+from ..core import seeds
+from ..core.errors import ConfigError, DataError, ModelError
+from ..core.net import BATCH_NORM, Net
+from ..core.task import Rules, Task
+from ..data import Dataset, Protocol, federate, load
+from ..data.batches import Budget, ClientData
+from ..data.federation import Federation
+from ..data.transform import Transform
+from ..engines import ENGINES, Engine
+from ..engines.base import Method
+from ..engines.loop import Plan, State
+from ..eval.evaluate import Evaluator
+from .config import Experiment
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run, ready to start."""
+
+    method: Method
+    task: Task
+    engine: Engine
+    sites: tuple[ClientData, ...]
+    plan: Plan
+    evaluator: Evaluator
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all stages."""
+        return sum(self.plan.rounds if s.rounds is None else s.rounds for s in self.method.stages())
+
+    def start(self) -> State:
+        """The state before the first round."""
+        return State(self.method.init_server(self.task))
+
+
+def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
+    """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own."""
+    device, dtype = torch.device(config.device), getattr(torch, config.precision)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
+    data = data or load(config.data.name)
+    federation = _federation(config, data, dtype, device)
+    module = _network(config, data).to(device, dtype)
+    net = Net(module)
+    _check_fit(config, net, federation)
+    sites = federation.pooled() if config.method.pools else federation.train
+    engine = ENGINES[config.engine]()
+    task = engine.task(
+        net,
+        config.optimizer,
+        sites=tuple(site.name for site in sites),
+        examples=tuple(site.examples for site in sites),
+        classes=len(data.classes),
+        rules=Rules(config.federation.weights, config.federation.buffers),
+    )
+    f = config.federation
+    plan = Plan(config.seed, f.rounds, f.participation, config.schedule, config.local.keep_optimizer)
+    transform = sites[0].transform
+    return Setup(
+        config.method,
+        task,
+        engine,
+        sites,
+        plan,
+        Evaluator(federation, transform, config.eval.batch, config.eval.unseen),
+    )
+
+
+def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Federation:
+    d, budget = config.data, Budget(config.local.batch, config.local.epochs, config.local.steps)
+    protocol = Protocol(d.left_out, d.clients_per_domain, d.limit, d.val, d.test, config.seed)
+    return federate(data, protocol, budget, Transform(d.normalise, d.augment, dtype)).to(device)
+
+
+def _network(config: Experiment, data: Dataset) -> torch.nn.Module:
+    with seeds.scope(seeds.derive(config.seed, "init")):
+        module = models.build(config.model.name, data.image, len(data.classes), **config.model.options)
+        return config.method.adapt(module)
+
+
+def _check_fit(config: Experiment, net: Net, federation: Federation) -> None:
+    """What would otherwise fail in the middle of a run, or silently mean something else."""
+    if net.under(*BATCH_NORM):
+        for site in federation.train:
+            if min(site.examples, config.local.batch) < 2:
+                raise DataError(
+                    f"site {site.name}: found batches of one image, expected at least two, since network "
+                    f"{config.model.name!r} has BatchNorm layers; raise local.batch, give the site more images, "
+                    "or choose a network without BatchNorm."
+                )
+    elif "batchnorm" in config.method.card.needs:
+        raise ModelError(
+            f"method {config.method.name!r} works on BatchNorm layers, and network {config.model.name!r} has none; "
+            "choose a network that has them, such as 'small-cnn'."
+        )
+
+
+def versions() -> dict[str, Any]:
+    """What a record was made with."""
+    import platform
+
+    import numpy
+
+    from .. import __version__
+
+    return {
+        "fedshift": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

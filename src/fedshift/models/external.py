@@ -1,0 +1,168 @@
+"""Networks of torchvision and timm by name, imported only when asked for and split into features and head."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import ModelError, nearest
+from .network import Image, Network
+from .weights import load_weights
+
+
+class External(Network):
+    """Another library's image classifier: `net` is all of it but its last layer, `classifier` that layer.
+
+    `model` is the network's name in its library. The parts are checked to give what the whole gave.
+    """
+
+    library: ClassVar[str]
+    module: ClassVar[str]
+
+    def __init__(self, image: Image, classes: int, model: str, *, weights: str = "") -> None:
+        """`weights` is a safetensors file with the library's own tensor names."""
+        super().__init__(image, classes)
+        label = f"{self.library}:{model}"
+        library = self._import(label)
+        self._require(library, model)
+        with _explained(label, image):
+            net = self._create(library, model, image, classes)
+            name = self._classifier(net)
+            self.loaded = load_weights(net, weights, name) if weights else None
+            self._split(net, name, image)
+
+    @abstractmethod
+    def _names(self, library: ModuleType) -> list[str]:
+        """The names that can be asked for."""
+
+    @abstractmethod
+    def _create(self, library: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
+        """The whole network, untrained."""
+
+    @abstractmethod
+    def _classifier(self, net: nn.Module) -> str:
+        """The name of the sub-module that turns features into logits."""
+
+    def _import(self, label: str) -> ModuleType:
+        try:
+            return import_module(self.module)
+        except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch.
+            raise ModelError(
+                f"Model {label!r} needs {self.library}, which cannot be imported ({_line(error)}); "
+                f'install it with: pip install "fedshift[{self.library}]".'
+            ) from error
+
+    def _require(self, library: ModuleType, model: str) -> None:
+        names = self._names(library)
+        if model.split(".")[0] not in names:  # timm writes the training recipe behind a dot.
+            raise ModelError(
+                f"Unknown {self.library} model {model!r}, expected one of the {len(names)} which it lists"
+                f"{nearest(model, names) or '.'}"
+            )
+
+    def _split(self, net: nn.Module, name: str, image: Image) -> None:
+        """Put an identity in the classifier's place, and see that the two parts still make the whole."""
+        whole = _probe(net, image)
+        self.classifier = net.get_submodule(name)
+        net.set_submodule(name, nn.Identity())
+        self.net = net
+        features = _probe(net, image)
+        with torch.no_grad():
+            if features.ndim != 2 or not torch.allclose(self.head(features), whole, rtol=1e-4, atol=1e-5):
+                raise ValueError("its last layer alone does not make the logits")
+        self.width = features.shape[1]
+
+    def features(self, x: Tensor) -> Tensor:
+        """What goes into the library's classifier."""
+        z: Tensor = self.net(x)
+        return z
+
+    def head(self, z: Tensor) -> Tensor:
+        """The library's classifier."""
+        logits: Tensor = self.classifier(z)
+        return logits
+
+
+class Torchvision(External):
+    """A torchvision classifier whose last linear layer makes the logits, without auxiliary outputs."""
+
+    citation: ClassVar[str] = "TorchVision maintainers and contributors, 2016, https://github.com/pytorch/vision"
+    library: ClassVar[str] = "torchvision"
+    module: ClassVar[str] = "torchvision.models"
+
+    def _names(self, library: ModuleType) -> list[str]:
+        auxiliary = ("googlenet", "inception_v3")  # In training they return several logits.
+        return [name for name in library.list_models(module=library) if name not in auxiliary]
+
+    def _create(self, library: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
+        net: nn.Module = library.get_model(model, weights=None, num_classes=classes)
+        return net
+
+    def _classifier(self, net: nn.Module) -> str:
+        linear: list[str] = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise ValueError("it has no linear layer")
+        return linear[-1]
+
+
+class Timm(External):
+    """A timm classifier; a transformer made for one picture size is built for the size at hand."""
+
+    citation: ClassVar[str] = (
+        "Wightman, PyTorch Image Models, 2019, https://github.com/huggingface/pytorch-image-models"
+    )
+    library: ClassVar[str] = "timm"
+    module: ClassVar[str] = "timm"
+
+    def _names(self, library: ModuleType) -> list[str]:
+        names: list[str] = library.list_models()
+        return names
+
+    def _create(self, library: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
+        fixed = getattr(library.get_pretrained_cfg(model), "fixed_input_size", False)
+        size = {"img_size": image[1:]} if fixed else {}
+        net: nn.Module = library.create_model(model, pretrained=False, num_classes=classes, in_chans=image[0], **size)
+        return net
+
+    def _classifier(self, net: nn.Module) -> str:
+        whole: Any = net
+        last = whole.get_classifier()
+        found: list[str] = [name for name, module in net.named_modules() if module is last]
+        if not found:
+            raise ValueError("it has not one classifier but several")
+        return found[0]
+
+
+LIBRARIES: dict[str, type[External]] = {cls.library: cls for cls in (Torchvision, Timm)}
+
+
+def _probe(net: nn.Module, image: Image) -> Tensor:
+    """The output for two fixed pictures; neither the network nor the global random numbers are touched."""
+    x = torch.rand(2, *image, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        out: Tensor = net.eval()(x)
+    net.train()
+    return out
+
+
+@contextmanager
+def _explained(label: str, image: Image) -> Iterator[None]:
+    """Turn whatever the library raises into one sentence."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"Model {label!r} cannot be used on pictures of shape {tuple(image)} ({_line(error)}), "
+            "expected a classifier that takes them; choose another picture size or another model."
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

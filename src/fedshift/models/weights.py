@@ -1,0 +1,95 @@
+"""Reading trained weights from a local safetensors file into a network."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ..core.errors import ModelError
+
+Tensors = dict[str, Tensor]
+
+
+class Loaded(NamedTuple):
+    """Names of the tensors read from the file, and of those left as they were initialised."""
+
+    loaded: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def load_weights(module: nn.Module, path: str | Path, classifier: str) -> Loaded:
+    """Copy a file's tensors into `module`, cast to its dtypes; all or nothing.
+
+    Every tensor of the module must be there with its shape, and no other; only the sub-module named
+    `classifier` may be absent or made for another number of classes: it is then left as it is.
+    """
+    own, found = module.state_dict(), _read(path)
+    head = {name for name in own if name.startswith(f"{classifier}.")}
+    if not head:
+        raise ModelError(
+            f"{type(module).__name__} has no tensors under {classifier!r}, expected its classifier there; name it."
+        )
+    kept = head if _of_other_classes(own, found, head) else set()
+    problems = [p for name in sorted(own.keys() | found.keys()) if (p := _problem(name, own, found, kept))]
+    if problems:
+        raise ModelError(_sentence(path, problems, classifier))
+    with torch.no_grad():
+        for name in own.keys() - kept:
+            own[name].copy_(found[name])
+    return Loaded(tuple(n for n in own if n not in kept), tuple(n for n in own if n in kept))
+
+
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """The notes that the file's maker wrote into its header."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _read(path: str | Path) -> Tensors:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"Weights file {path} cannot be read ({error}), expected a safetensors file; "
+        "correct the path or convert the file."
+    )
+
+
+def _of_other_classes(own: Tensors, found: Tensors, head: Iterable[str]) -> bool:
+    """Whether the file's classifier is absent, or differs in the first axis, which counts the classes."""
+    there = [name for name in head if name in found]
+    return not there or any(found[name].shape[:1] != own[name].shape[:1] for name in there)
+
+
+def _problem(name: str, own: Tensors, found: Tensors, kept: set[str]) -> str:
+    """Why this tensor cannot be loaded, or nothing."""
+    if name not in own:
+        return f"{name!r} is not in the network"
+    if name not in found:
+        return "" if name in kept else f"{name!r} is missing"
+    want, got = own[name], found[name]
+    axes = 1 if name in kept else 0
+    if got.shape[axes:] != want.shape[axes:]:
+        return f"{name!r} has shape {tuple(got.shape)} instead of {tuple(want.shape)}"
+    if got.is_floating_point() != want.is_floating_point():
+        return f"{name!r} is {got.dtype} instead of {want.dtype}"
+    return ""
+
+
+def _sentence(path: str | Path, problems: list[str], classifier: str) -> str:
+    first = ", ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
+    return (
+        f"Weights file {path} does not fit the network: {first}; expected its very tensors, "
+        f"{classifier!r} alone may differ; choose a file made for this network, or leave `weights` empty."
+    )
