@@ -8,7 +8,6 @@ from .glyphs import SOURCE as GLYPHS
 DATASETS: dict[str, Source] = {source.name: source for source in (GLYPHS,)}
 
 
-
 def load(name: str) -> Dataset:
     """The data set of that name."""
     source = DATASETS[name]
