@@ -10,7 +10,7 @@ help:  ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 demo: $(VENV)/.installed  ## Compare three methods on the embedded benchmark, with left-out domains
-	$(BIN)/fedshift compare examples/demo.toml --methods fedavg,fedbn,scaffold --leave-out engraved,blended --out runs
+	$(BIN)/fedshift compare examples/demo.toml --methods fedavg,fedbn,scaffold --leave-out handwritten,engraved --out runs
 
 test: lint types layers pytest  ## Linters, type checks, layers and tests
 

@@ -154,4 +154,4 @@ def test_plain_lines_are_at_most_one_a_second(monkeypatch, capsys):
 def test_no_command_is_help(capsys):
     assert main([]) == 0
     assert "compare" in capsys.readouterr().out
-    assert set(LISTS) == {"methods", "models", "datasets", "engines", "runs", "settings"}
+    assert set(LISTS) == {"methods", "models", "datasets", "presets", "engines", "runs", "settings"}

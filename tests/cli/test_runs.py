@@ -231,3 +231,21 @@ def test_report_again_from_folders_or_from_a_comparison(capsys):
     folders = [str(path.parent) for path in Path("runs").glob("*/config.toml")]
     assert main(["report", *folders, *folders[:1]]) == 0
     assert Path("report.md").exists()
+
+
+def test_a_preset_is_a_protocol_that_file_and_settings_change(tmp_path):
+    from fedshift.cli.driving import configuration
+    from fedshift.experiment import strict
+    from fedshift.experiment.config import Experiment
+
+    file = tmp_path / "own.toml"
+    file.write_text('[optimizer]\nname = "sgd"\nlr = 0.2\n[local]\nepochs = 3\n')
+    settings = configuration(str(file), ["federation.rounds=7", 'data.left_out=["photo"]'], "hfedf:office-home")
+    config = strict.build(Experiment, settings)
+    assert (config.data.name, config.data.domains_per_client, config.local.batch) == ("office-home", 1, 64)
+    assert (config.federation.rounds, config.local.epochs, config.eval.unseen) == (7, 3, "sites")
+    assert config.optimizer.name == "sgd" and config.optimizer.lr == 0.2  # not Adam's settings under another name
+    leaky = strict.build(Experiment, configuration(None, [], "feddca-report"))
+    assert leaky.data.leak != "no" and leaky.optimizer.name == "adam"
+    fair = strict.build(Experiment, configuration(None, ["method=fedavg"], "feddca-report"))
+    assert fair.data.leak == "no" and fair.optimizer.name == "sgd"

@@ -19,7 +19,7 @@ from fedshift.testing import Case, last
 
 
 def held(labels):
-    return Held("a", "a", Pictures.of(torch.zeros(len(labels), 3, 8, 8, dtype=torch.uint8)), torch.tensor(labels))
+    return Held("a", Pictures.of(torch.zeros(len(labels), 3, 8, 8, dtype=torch.uint8)), torch.tensor(labels))
 
 
 def test_score_on_paper():

@@ -168,8 +168,16 @@ def test_what_a_folder_holds(tmp_path):
     assert records[-1] == events[-1].record
     assert len(folder.timings.read_text().splitlines()) == 3
     assert json.loads((folder.path / "versions.json").read_text())["torch"] == str(torch.__version__)
+    split = json.loads((folder.path / "split.json").read_text())
+    assert records[-1]["split"] == split["hash"] and not split["leak"] and "leak" not in records[-1]
     assert folder.done.exists() and list(execute(config(), folder, tiny_data())) == []
     assert not [p for p in folder.path.iterdir() if p.name.startswith(".")]  # nothing left aside
+
+
+def test_a_leak_is_said_in_every_line(tmp_path):
+    data = DataConfig(left_out=("domain0",), val=0.0, test=0.0, leak="test-on-training-images")
+    folder, _ = finish(config(data=data), tmp_path / "run")
+    assert all(json.loads(line)["leak"] is True for line in folder.records.read_text().splitlines())
 
 
 def test_a_record_says_what_was_asked(tmp_path):
@@ -179,7 +187,7 @@ def test_a_record_says_what_was_asked(tmp_path):
     assert set(record["unseen"]) == {"domain0"} and record["unseen"]["domain0"]["rule"] == "global"
     assert record["unseen"]["domain0"]["test"]["n"] == 30
     site = record["sites"]["domain1"]
-    assert site["test"]["n"] == 3 and site["val"]["n"] == 3
+    assert site["test"]["n"] == 4 and site["val"]["n"] == 2
     assert record["sites"] != record["global"]  # a site's own norms are not the averaged ones
 
 
@@ -241,8 +249,8 @@ def test_no_run_here(tmp_path):
     [
         ({"data": DataConfig(left_out=("domain0", "domain1", "domain2"))}, DataError, "found all 3 domains"),
         ({"data": DataConfig(left_out=("domian0",))}, DataError, "did you mean 'domain0'"),
-        ({"data": DataConfig(clients_per_domain=50)}, DataError, "found no training image"),
-        ({"data": DataConfig(clients_per_domain=11)}, DataError, "batches of one image"),
+        ({"data": DataConfig(clients_per_domain=50)}, DataError, "found 21 training images for 50 clients"),
+        ({"data": DataConfig(limit=1)}, DataError, "batches of one image"),
         ({"local": LocalConfig(batch=1)}, DataError, "raise local.batch"),
         ({"method": FedBN(), "model": ModelConfig("mlp", {})}, ModelError, "'mlp' has none"),
         ({"model": ModelConfig("smal-cnn", {})}, ModelError, "did you mean 'small-cnn'"),

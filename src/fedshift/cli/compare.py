@@ -56,7 +56,7 @@ def compare(args: Namespace) -> int:
 
 def _plan(args: Namespace) -> list[Experiment]:
     """One configuration per run, all checked before the first begins."""
-    base = configuration(args.config, args.set)
+    base = configuration(args.config, args.set, args.preset)
     methods = [parse_method(text) for text in split_outside_brackets(args.methods)]
     if not methods:
         raise ConfigError("--methods: found no method, expected one or more; `fedshift list methods` shows them.")

@@ -1,13 +1,14 @@
 """One experiment in its folder, told to a display event by event."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data import presets
 from ..experiment import strict
 from ..experiment.config import Experiment
 from ..experiment.files import owned
@@ -19,9 +20,27 @@ from .main import Stopped
 Emit = Callable[[dict[str, Any]], None]
 
 
-def configuration(file: str | None, sets: list[str]) -> dict[str, Any]:
-    """The file's settings, changed by those of the command line."""
-    return strict.merge(strict.read_toml(Path(file)) if file else {}, sets)
+def configuration(file: str | None, sets: list[str], preset: str | None = None) -> dict[str, Any]:
+    """A preset's settings, changed by the file's, changed by those of the command line."""
+    own = strict.read_toml(Path(file)) if file else {}
+    if not preset:
+        return strict.merge(own, sets)
+    name, _, dataset = preset.partition(":")
+    method = strict.merge(own, sets).get("method", "")
+    base = presets.preset(name, dataset, str(method["name"] if isinstance(method, dict) else method))
+    return strict.merge(_over(base, own), sets)
+
+
+def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `changes` in place of its own; another network or optimiser replaces its section."""
+    both = dict(base)
+    for key, value in changes.items():
+        old = base.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and value.get("name") in (None, old.get("name")):
+            both[key] = {**old, **value}
+        else:
+            both[key] = value
+    return both
 
 
 def method_label(method: Any) -> str:

@@ -18,6 +18,7 @@ def listing(args: Namespace) -> int:
         "methods": (("method", "what it is", "source"), methods),
         "models": (("model", "what it is"), models),
         "datasets": (("data set", "what it is", "domains"), datasets),
+        "presets": (("preset", "protocol", "data sets", "from"), presets),
         "engines": (("engine", "what it does"), engines),
         "settings": (("setting", "default", "what it is", "values"), settings),
         "runs": (
@@ -55,6 +56,13 @@ def datasets() -> Rows:
     from ..data import DATASETS
 
     return [[name, source.summary, ", ".join(source.domains)] for name, source in DATASETS.items()]
+
+
+def presets() -> Rows:
+    """Each paper's protocol."""
+    from ..data.presets import PRESETS
+
+    return [[name, it.summary, ", ".join(it.datasets), it.source] for name, it in PRESETS.items()]
 
 
 def engines() -> Rows:

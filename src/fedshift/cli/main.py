@@ -18,7 +18,7 @@ from .. import __version__
 from ..core.errors import FedshiftError
 from ..report.records import ReportError
 
-LISTS = ("methods", "models", "datasets", "engines", "runs", "settings")
+LISTS = ("methods", "models", "datasets", "presets", "engines", "runs", "settings")
 METHODS_HELP = "names apart by commas, with settings in brackets: fedavg,'fedprox(mu=0.1)'"
 LEAVE_OUT_HELP = "domains, each left out in its own runs (a+b: both at once); each: every one in turn; none"
 
@@ -113,6 +113,7 @@ def parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_looks(commands)
     _add_report(commands)
+    _add_data(commands)
     return top
 
 
@@ -135,6 +136,9 @@ def _add(commands: Any, name: str, where: str, text: str, *, out: str | None = "
 
 def _add_settings(command: argparse.ArgumentParser) -> None:
     command.add_argument("config", nargs="?", metavar="CONFIG.toml", help="settings; without it, the defaults")
+    command.add_argument(
+        "--preset", metavar="NAME[:DATA]", help="a paper's whole protocol, as `fedshift list presets` shows them"
+    )
     command.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
         help="change settings, such as federation.rounds=50; `fedshift list settings` shows all",
@@ -192,3 +196,23 @@ def _add_report(commands: Any) -> None:
         metavar="FILE.html",
         help="(default: %(default)s; .md and .json beside it)",
     )
+
+
+def _add_data(commands: Any) -> None:
+    text = "Get, check and look at data sets."
+    data = commands.add_parser("data", help=text, description=text).add_subparsers(metavar="COMMAND", required=True)
+    _add(data, "list", "data:listing", "List the data sets, and what of them is here.", out=None)
+    get = _add(data, "get", "data:get", "Download a data set and import it; goes on where it stopped.", out=None)
+    get.add_argument("name", metavar="NAME")
+    found = _add(data, "import", "data:import_", "Find a data set in files that you have; nothing is copied.", out=None)
+    found.add_argument("name", metavar="NAME", help="as in `fedshift data list`, or a new name for data of your own")
+    found.add_argument("path", metavar="PATH", help="a folder, zip, tar, .npz, .csv or .parquet")
+    verify = _add(data, "verify", "data:verify", "Check a copy: missing, damaged and repeated pictures.", out=None)
+    verify.add_argument("name", metavar="NAME")
+    verify.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    show = _add(data, "show", "data:show", "Draw a contact sheet; tell how far the domains are apart.", out=None)
+    show.add_argument("name", metavar="NAME")
+    show.add_argument("--out", metavar="FILE.png", help="the contact sheet (default: NAME.png)")
+    show.add_argument("--size", type=int, default=64, metavar="N", help="pixels a side (default: %(default)s)")
+    cache = _add(data, "cache", "data:cache", "List the decoded pictures that are kept, or remove them.", out=None)
+    cache.add_argument("--clear", nargs="?", const="", metavar="NAME", help="remove those of a data set, or all")

@@ -13,7 +13,7 @@ from .driving import configuration, drive, start_over, stopped
 
 def run(args: Namespace) -> int:
     """One experiment, from its configuration."""
-    config = strict.build(Experiment, configuration(args.config, args.set))
+    config = strict.build(Experiment, configuration(args.config, args.set, args.preset))
     folder = folder_of(config, Path(args.out))
     if args.fresh:
         start_over(folder)

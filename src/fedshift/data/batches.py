@@ -8,40 +8,55 @@ from torch import Tensor
 
 from ..core import seeds
 from ..core.task import Batch
+from .augment import Transform
 from .pictures import Pictures
-from .transform import Transform
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A client's work in one round: so many epochs, or so many steps."""
+    """A client's work in one round: so many epochs, or so many steps, on all its images or a fresh share of them."""
 
     batch: int
     epochs: int
     steps: int  # 0: by epochs
+    sample: float = 1.0
+    drop_last: bool = False
+
+    def share(self, n: int) -> int:
+        """How many of a client's `n` images a round uses."""
+        return max(1, round(self.sample * n))
 
     def count(self, n: int) -> int:
         """Steps in a round for a client of `n` images."""
-        return self.steps or self.epochs * len(sizes(n, self.batch))
+        return self.steps or self.epochs * len(sizes(self.share(n), self.batch, self.drop_last))
 
     def order(self, n: int, gen: torch.Generator) -> Iterator[Tensor]:
         """The indices of each batch."""
-        if not self.steps:
-            for _ in range(self.epochs):
-                yield from torch.split(torch.randperm(n, generator=gen), sizes(n, self.batch))
+        m = self.share(n)
+        chosen = torch.randperm(n, generator=gen)[:m] if m < n else torch.arange(n)
+        if self.steps:
+            yield from self._by_steps(chosen, gen)
             return
-        full = min(self.batch, n)
-        done = 0
-        while done < self.steps:  # whole batches alone, from one shuffle after another
-            shuffled = torch.randperm(n, generator=gen)[: n - n % full]
+        parts = sizes(m, self.batch, self.drop_last)
+        for _ in range(self.epochs):
+            yield from torch.split(chosen[torch.randperm(m, generator=gen)[: sum(parts)]], parts)
+
+    def _by_steps(self, chosen: Tensor, gen: torch.Generator) -> Iterator[Tensor]:
+        """Whole batches alone, from one shuffle after another."""
+        m, done = len(chosen), 0
+        full = min(self.batch, m)
+        while done < self.steps:
+            shuffled = chosen[torch.randperm(m, generator=gen)[: m - m % full]]
             for batch in torch.split(shuffled, full)[: self.steps - done]:
                 done += 1
                 yield batch
 
 
-def sizes(n: int, batch: int) -> list[int]:
+def sizes(n: int, batch: int, drop_last: bool = False) -> list[int]:
     """Batch sizes of an epoch. A last batch of one image joins the one before: BatchNorm cannot train on one."""
     whole, rest = divmod(n, batch)
+    if whole and drop_last:
+        return [batch] * whole
     if rest == 1 and whole:
         return [batch] * (whole - 1) + [batch + 1]
     return [batch] * whole + [rest] * bool(rest)

@@ -10,11 +10,18 @@ from ..core.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class Domain:
-    """Images (uint8, [n, channels, height, width]) of one look, and their labels (int64, [n])."""
+    """Images (uint8, [n, channels, height, width]) of one look, and their labels (int64, [n]).
+
+    What else is known of each image may be given: a 64-bit hash of its `content`, by which copies are found; an `order`
+    that no file system decides; and the authors' `official` part (0 train, 1 val, 2 test, -1 unlisted).
+    """
 
     name: str
     images: Tensor
     labels: Tensor
+    content: Tensor | None = None
+    order: Tensor | None = None
+    official: Tensor | None = None
 
 
 @dataclass(frozen=True)

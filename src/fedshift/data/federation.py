@@ -1,27 +1,27 @@
-"""Which site holds which images: the protocol's part that concerns data."""
+"""Which site holds which pictures: a protocol's deal, as training data and held-out data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core import seeds
-from ..core.errors import DataError
+from .augment import Transform
 from .batches import Budget, ClientData
-from .dataset import Dataset, Domain
+from .corrupt import corrupt
+from .dataset import Dataset
+from .partition import Rows
 from .pictures import Pictures
-from .split import at_most, shares, stratified
-from .transform import Transform
+from .protocols import Dealt, Protocol, deal
 
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out images of a site, or all images of an unseen one."""
+    """Held-out pictures of a site, or those of an unseen one."""
 
     site: str
-    domain: str
     pictures: Pictures
     labels: Tensor
 
@@ -31,23 +31,30 @@ Part = TypeVar("Part", ClientData, Held)
 
 @dataclass(frozen=True)
 class Federation:
-    """Training data per site, held-out data per site, and the unseen sites; all in the same order of sites."""
+    """Training and held-out pictures of each site, in the same order of sites, and the unseen sites.
+
+    `adapt` holds what an unseen site may use without labels; `record` says how the pictures were split.
+    """
 
     train: tuple[ClientData, ...]
     val: tuple[Held, ...]
     test: tuple[Held, ...]
     unseen: tuple[Held, ...]
+    adapt: tuple[Held, ...]
+    record: Mapping[str, Any]
 
     def to(self, device: torch.device) -> "Federation":
-        """The same, with every image on `device`; on the CPU they stay where they are."""
+        """The same, with every picture on `device`; on the CPU they stay where they are."""
         if device.type == "cpu":
             return self
-        parts = (self.val, self.test, self.unseen)
-        held = (tuple(_moved(h, device) for h in part) for part in parts)
-        return Federation(tuple(_moved(site, device) for site in self.train), *held)
+        train = tuple(_moved(site, device) for site in self.train)
+        val, test, unseen, adapt = (
+            tuple(_moved(held, device) for held in part) for part in (self.val, self.test, self.unseen, self.adapt)
+        )
+        return Federation(train, val, test, unseen, adapt, self.record)
 
     def pooled(self) -> tuple[ClientData, ...]:
-        """The union of all sites' training images, as one site."""
+        """The union of all sites' training pictures, as one site."""
         first = self.train[0]
         pictures = Pictures.join([site.pictures for site in self.train])
         labels = torch.cat([site.labels for site in self.train])
@@ -59,52 +66,33 @@ def _moved(part: Part, device: torch.device) -> Part:
     return replace(part, pictures=part.pictures.gathered(device), labels=part.labels.to(device))
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How a data set becomes a federation."""
-
-    left_out: Sequence[str]
-    clients_per_domain: int
-    limit: int  # training images per client at most; 0: all
-    val: float
-    test: float
-    seed: int
-
-
-def federate(data: Dataset, protocol: Protocol, budget: Budget, transform: Transform) -> Federation:
-    """One or more clients for each domain that is not left out; sites are sorted by name."""
-    gone = [data.domain(name).name for name in protocol.left_out]
-    stay = sorted((d for d in data.domains if d.name not in gone), key=lambda d: d.name)
-    if not stay:
-        raise DataError(
-            f"data.left_out: found all {len(data.domains)} domains of {data.name}, expected at least one to stay "
-            "for training; leave fewer out."
-        )
-    train, val, test = list[ClientData](), list[Held](), list[Held]()
-    for domain in stay:
-        split = stratified(
-            domain.labels, protocol.val, protocol.test, seeds.derive(protocol.seed, "split", domain.name)
-        )
-        for site, (a, b, c) in _dealt(domain, split, protocol):
-            a = at_most(a, protocol.limit, seeds.derive(protocol.seed, "limit", site))
-            if not len(a):
-                raise DataError(
-                    f"site {site}: found no training image, expected at least one; lower data.clients_per_domain, "
-                    f"data.val or data.test (domain {domain.name} has {len(domain.labels)} images)."
-                )
-            train.append(ClientData(site, Pictures.of(domain.images, a), domain.labels[a], budget, transform))
-            val.append(Held(site, domain.name, Pictures.of(domain.images, b), domain.labels[b]))
-            test.append(Held(site, domain.name, Pictures.of(domain.images, c), domain.labels[c]))
-    unseen = tuple(Held(d.name, d.name, Pictures.of(d.images), d.labels) for d in map(data.domain, gone))
-    return Federation(tuple(train), tuple(val), tuple(test), unseen)
+def federate(data: Dataset, protocol: Protocol, seed: int, budget: Budget, transform: Transform) -> Federation:
+    """Deal a data set to its sites by a protocol."""
+    dealt = deal(data, protocol, seed)
+    train = (ClientData(site, *_gather(data, rows), budget, transform) for site, rows in dealt.train.items())
+    val, test, unseen, adapt = (
+        tuple(Held(site, *_gather(data, rows)) for site, rows in part.items())
+        for part in (dealt.val, dealt.test, dealt.unseen, dealt.adapt)
+    )
+    return Federation(tuple(train), val, test, (*unseen, *_corrupted(data, dealt, seed)), adapt, dealt.record())
 
 
-def _dealt(domain: Domain, split: Sequence[Tensor], protocol: Protocol) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """Each of the three parts dealt out to the domain's clients."""
-    k = protocol.clients_per_domain
-    names = [domain.name] if k == 1 else [f"{domain.name}-{i}" for i in range(k)]
-    parts = [
-        shares(part, domain.labels, k, seeds.derive(protocol.seed, "deal", domain.name, which))
-        for which, part in zip(("train", "val", "test"), split, strict=True)
-    ]
-    return list(zip(names, zip(*parts, strict=True), strict=True))
+def _gather(data: Dataset, rows: Rows) -> tuple[Pictures, Tensor]:
+    """A site's pictures, which stay where they lie, and their labels."""
+    parts = [(data.domain(name), index) for name, index in rows.items()]
+    if not parts:
+        first = data.domains[0]
+        return Pictures.of(first.images, torch.arange(0)), first.labels[:0]
+    pictures = Pictures.join([Pictures.of(domain.images, index) for domain, index in parts])
+    return pictures, torch.cat([domain.labels[index] for domain, index in parts])
+
+
+def _corrupted(data: Dataset, dealt: Dealt, seed: int) -> list[Held]:
+    """The corruption ladders, each rung a site of its own."""
+    held = []
+    for name, rung in dealt.corrupted.items():
+        pictures, labels = _gather(data, rung.rows)
+        clean = pictures.take(torch.arange(len(labels)))
+        spoilt = corrupt(clean, rung.kind, rung.severity, seeds.derive(seed, "corrupt", name))
+        held.append(Held(name, Pictures.of(spoilt), labels))
+    return held

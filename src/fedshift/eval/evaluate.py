@@ -7,8 +7,8 @@ from typing import Any, Literal
 from ..core.errors import UnseenSite
 from ..core.net import Variables
 from ..core.task import Task
+from ..data.augment import Transform
 from ..data.federation import Federation, Held
-from ..data.transform import Transform
 from ..engines.base import remember, site_model
 from ..engines.loop import State
 from .score import Method, Score, ensemble, logits, mean_score, score

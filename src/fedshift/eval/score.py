@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from ..core.algorithm import Algorithm
 from ..core.net import Variables
 from ..core.task import Task
+from ..data.augment import Transform
 from ..data.federation import Held
-from ..data.transform import Transform
 
 Method = Algorithm[Any, Any, Any, Any]
 

@@ -7,8 +7,9 @@ from ..core.algorithm import Algorithm
 from ..core.bounds import Choice, Range, Variant
 from ..core.errors import ConfigError
 from ..core.optim import OPTIMIZERS, SGD, Optimizer, Schedule
-from ..data import DATASETS
-from ..data.transform import Augment, Normalise
+from ..data import Protocol, names
+from ..data.decode import Fit
+from ..data.recipes import RECIPES
 from ..engines import ENGINES
 from ..eval.evaluate import Unseen
 from ..methods import METHODS
@@ -18,24 +19,13 @@ Option = bool | int | float | str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Which images, and which of them each site holds."""
+class DataConfig(Protocol):
+    """Which images, at which size, through which augmentation, and by which protocol they are dealt to the sites."""
 
-    name: Annotated[str, Choice(lambda: DATASETS, "data set"), "data set"] = "glyphs"
-    left_out: Annotated[tuple[str, ...], "domains that take no part in training"] = ()
-    clients_per_domain: Annotated[int, Range(1), "clients among whom each domain's images are dealt out"] = 1
-    limit: Annotated[int, Range(0), "training images per client at most; 0: all"] = 0
-    val: Annotated[float, Range(0, 1, open_high=True), "share of a site's images held out for selection"] = 0.1
-    test: Annotated[float, Range(0, 1, open_high=True), "share of a site's images held out for the result"] = 0.2
-    normalise: Annotated[Normalise, "channel means and spreads: all 0.5, ImageNet's, or none"] = "half"
-    augment: Annotated[Augment, "what training images go through"] = "none"
-
-    def __post_init__(self) -> None:
-        """Refuse what no field alone can show."""
-        if len(set(self.left_out)) < len(self.left_out):
-            raise ConfigError(f"left_out is {list(self.left_out)}; please name each domain once")
-        if self.val + self.test >= 1:
-            raise ConfigError(f"val + test is {self.val + self.test:g}; please leave something below 1 for training")
+    name: Annotated[str, Choice(names, "data set"), "data set"] = "glyphs"
+    size: Annotated[int, Range(1), "side to which pictures are decoded (glyphs has its own, 32)"] = 32
+    fit: Annotated[Fit, "crop: shorter side to size, centre crop; squash: both sides to size"] = "crop"
+    recipe: Annotated[str, Choice(lambda: RECIPES, "recipe"), "augmentation and normalisation"] = "none"
 
 
 @dataclass(frozen=True)
@@ -66,6 +56,8 @@ class LocalConfig:
     epochs: Annotated[int, Range(1), "passes over the client's images"] = 1
     steps: Annotated[int, Range(0), "batches instead of epochs; 0: by epochs"] = 0
     batch: Annotated[int, Range(1), "images in a batch"] = 32
+    sample: Annotated[float, Range(0, 1, open_low=True), "share of a client's images that a round draws afresh"] = 1.0
+    drop_last: Annotated[bool, "leave out the last, smaller batch of an epoch"] = False
     keep_optimizer: Annotated[bool, "carry momentum over from round to round"] = False
 
 
@@ -77,9 +69,10 @@ class EvalConfig:
     batch: Annotated[int, Range(1), "images in an evaluation batch"] = 128
     unseen: Annotated[Unseen, "whose model answers at a left-out site"] = "auto"
     select: Annotated[
-        Literal["last", "val"],
-        "report the last round, or the one with the best mean validation accuracy of the sites",
+        Literal["last", "val"], "report the last round, or the one with the best validation accuracy of the sites"
     ] = "last"
+    select_model: Annotated[Literal["own", "global"], "whose validation accuracy: each site's own model's"] = "own"
+    select_weights: Annotated[Literal["uniform", "examples"], "how sites count in it"] = "uniform"
 
 
 @dataclass(frozen=True)
@@ -102,5 +95,5 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Refuse a selection without anything to select by."""
-        if self.eval.select == "val" and not self.data.val:
+        if self.eval.select == "val" and not (self.data.val or self.data.truncate_val):
             raise ConfigError("eval.select is 'val' and data.val is 0; please hold out a share, such as data.val = 0.1")

@@ -93,6 +93,7 @@ def _begin(config: Experiment, folder: Folder, setup: Setup) -> tuple[State, flo
     if not folder.checkpoint.exists():
         write_whole(folder.config, strict.to_toml(config).encode())
         write_whole(folder.path / "versions.json", json.dumps(versions(), indent=1).encode())
+        write_whole(folder.path / "split.json", json.dumps(setup.evaluator.federation.record, indent=1).encode())
         for path in (folder.records, folder.timings):
             cut(path, 0)
         return setup.start(), 0.0
@@ -151,4 +152,7 @@ def _sizes(folder: Folder) -> dict[str, int]:
 
 def _record(setup: Setup, state: State) -> dict[str, Any]:
     numbers = {"bytes_up": state.bytes_up, "bytes_down": state.bytes_down, "train": state.metrics}
-    return {"round": state.total, **numbers, **setup.evaluator(setup.method, setup.task, state)}
+    split = setup.evaluator.federation.record
+    leak = {"leak": True} if split["leak"] else {}  # said in every line, so that no number travels without it
+    scores = setup.evaluator(setup.method, setup.task, state)
+    return {"round": state.total, "split": split["hash"], **leak, **numbers, **scores}

@@ -10,10 +10,11 @@ from ..core import seeds
 from ..core.errors import ConfigError, DataError, ModelError
 from ..core.net import BATCH_NORM, Net
 from ..core.task import Rules, Task
-from ..data import Dataset, Protocol, federate, load
+from ..data import Dataset, federate, load
+from ..data.augment import Transform
 from ..data.batches import Budget, ClientData
 from ..data.federation import Federation
-from ..data.transform import Transform
+from ..data.recipes import RECIPES
 from ..engines import ENGINES, Engine
 from ..engines.base import Method
 from ..engines.loop import Plan, State
@@ -47,7 +48,7 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
     device, dtype = torch.device(config.device), getattr(torch, config.precision)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
-    data = data or load(config.data.name)
+    data = data or load(config.data.name, config.data.size, config.data.fit)
     federation = _federation(config, data, dtype, device)
     module = _network(config, data).to(device, dtype)
     net = Net(module)
@@ -76,9 +77,10 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
 
 
 def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Federation:
-    d, budget = config.data, Budget(config.local.batch, config.local.epochs, config.local.steps)
-    protocol = Protocol(d.left_out, d.clients_per_domain, d.limit, d.val, d.test, config.seed)
-    return federate(data, protocol, budget, Transform(d.normalise, d.augment, dtype)).to(device)
+    local = config.local
+    budget = Budget(local.batch, local.epochs, local.steps, local.sample, local.drop_last)
+    transform = Transform(RECIPES[config.data.recipe], dtype)
+    return federate(data, config.data, config.seed, budget, transform).to(device)
 
 
 def _network(config: Experiment, data: Dataset) -> torch.nn.Module:

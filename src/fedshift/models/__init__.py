@@ -9,6 +9,7 @@ from ..core.errors import ModelError, nearest
 from .alexnet import AlexNetFDSE, AlexNetFedBN
 from .digits_cnn import DigitsCNN
 from .external import LIBRARIES
+from .feddca_cnn import FedDCACNN
 from .hfedf_cnn import HFedFCNN
 from .mlp import MLP
 from .network import Image, Network
@@ -23,6 +24,7 @@ MODELS: dict[str, type[Network]] = {
     "small-cnn": SmallCNN,
     "hfedf-cnn": HFedFCNN,
     "digits-cnn": DigitsCNN,
+    "feddca-cnn": FedDCACNN,
     "alexnet-fedbn": AlexNetFedBN,
     "alexnet-fdse": AlexNetFDSE,
     "resnet18": ResNet18,

@@ -46,9 +46,10 @@ class Run:
     @cached_property
     def chosen(self) -> Record | None:
         """The evaluation that is reported, by the run's own `eval.select`; none before the first."""
-        scored = {i: mean(accuracies(r, "val")) for i, r in enumerate(self.records)}
+        rule = self.config["eval"]
+        scored = {i: validation(r, rule) for i, r in enumerate(self.records)}
         best = max((v for v in scored.values() if v is not None), default=None)
-        if self.config["eval"]["select"] == "val" and best is not None:
+        if rule["select"] == "val" and best is not None:
             return next(self.records[i] for i, v in scored.items() if v == best)
         return self.records[-1] if self.records else None
 
@@ -101,6 +102,14 @@ def accuracies(record: Record, part: str = "test", models: str = "sites") -> dic
     """Each site's accuracy, by its own model (`sites`) or the global one (`global`)."""
     scores = record[models] or {}
     return {site: s[part]["accuracy"] for site, s in scores.items() if part in s}
+
+
+def validation(record: Record, rule: Mapping[str, Any]) -> float | None:
+    """The accuracy that selects a round: of whose models, and how sites count, says `eval`."""
+    scores = record["sites" if rule.get("select_model", "own") == "own" else "global"] or {}
+    found = [s["val"] for s in scores.values() if "val" in s]
+    sizes = [s["n"] if rule.get("select_weights") == "examples" else 1 for s in found]
+    return sum(s["accuracy"] * n for s, n in zip(found, sizes, strict=True)) / sum(sizes) if found else None
 
 
 def sites_mean(record: Record) -> float | None:

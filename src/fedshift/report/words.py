@@ -62,8 +62,19 @@ def _data(data: dict[str, Any]) -> str:
     ]
     parts += [f"{data['clients_per_domain']} clients per domain"] if data["clients_per_domain"] > 1 else []
     parts += [f"at most {data['limit']} training images per client"] if data["limit"] else []
-    parts += [f"augmentation: {data['augment']}"] if data["augment"] != "none" else []
+    parts += [f"recipe {data['recipe']}"] if data["recipe"] != "none" else []
+    parts += [f"{key.replace('_', ' ')} {plain(value)}" for key, value in data.items() if _is_dial(key, value)]
+    parts += ["SCORED ON TRAINING IMAGES"] if data["leak"] != "no" else []
     return "; ".join(parts)
+
+
+def _is_dial(key: str, value: Any) -> bool:
+    """Whether a protocol's further setting is in use, and so belongs into the description."""
+    plain_values = {
+        **{"domains_per_client": 0, "clients": 0, "mixing": 0.0, "label_skew": 0.0, "quantity_skew": "even"},
+        **{"share": 1.0, "truncate": 0.0, "truncate_val": 0.0, "shots": 0, "adapt": 0.0, "split": "seeded"},
+    }
+    return key in plain_values and value != plain_values[key]
 
 
 def _model(model: dict[str, Any]) -> str:

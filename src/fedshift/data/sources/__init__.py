@@ -1,0 +1,24 @@
+"""The data sets that need a download, one file each. To add one: write its file, and name its source here."""
+
+from ..dataset import Source
+from . import digits, domainnet, office_31, office_caltech10, office_home, pacs, vlcs
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        pacs.SOURCE,
+        office_home.SOURCE,
+        vlcs.SOURCE,
+        office_caltech10.SOURCE,
+        office_31.SOURCE,
+        *domainnet.SOURCES,
+        digits.FIVE,
+        digits.FOUR,
+    )
+}
+
+# Sets with an official split: what a copy says of train and test is kept. In all others it is somebody else's.
+SPLIT: frozenset[str] = frozenset({"pacs", "vlcs", "digits5", "digits4", *(s.name for s in domainnet.SOURCES)})
+
+# Sets whose official lists say which pictures belong to them, where both lists of a domain are there.
+LISTED: frozenset[str] = frozenset(s.name for s in domainnet.SOURCES)
