@@ -4,6 +4,9 @@
 
 The step is the hFedF network's on the CPU: forward, backward and SGD on 3x32x32 pictures. Beside it stands the same
 maths done with Pillow, one picture after another, as torchvision's transforms do it; and these, where installed.
+
+glibc may give memory that the step has freed back to the system at any time, within the augmentation too. Set
+MALLOC_TRIM_THRESHOLD_=10000000000 MALLOC_MMAP_MAX_=0 MALLOC_TOP_PAD_=67108864 for figures without that.
 """
 
 import argparse

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedshift.core import seeds
 from fedshift.core.errors import DataError
 from fedshift.data.augment import Transform
 from fedshift.data.batches import Budget, sizes
@@ -106,6 +107,15 @@ def test_batches_depend_on_the_seed_alone():
     one, two, three = (list(site.batches(s)) for s in (5, 5, 6))
     assert all(torch.equal(a.x, b.x) and torch.equal(a.y, b.y) for a, b in zip(one, two, strict=True))
     assert not all(torch.equal(a.x, b.x) for a, b in zip(one, three, strict=True))
+
+
+def test_a_round_is_augmented_as_batch_by_batch():
+    """One table for the round holds what `Transform.train` would draw batch after batch."""
+    look = Transform(RECIPES["domainbed"], torch.float64)
+    site = federate(tiny_data(), PROTOCOL, 0, BUDGET, look).train[0]
+    order, looks = seeds.generator(5, "order"), seeds.generator(5, "augment")
+    for batch, index in zip(site.batches(5), site.budget.order(site.examples, order), strict=True):
+        assert torch.equal(batch.x, look.train(site.pictures.take(index), looks))
 
 
 def test_corruptions_are_unseen_sites_of_their_own():

@@ -1,6 +1,7 @@
 """One experiment in its folder, told to a display event by event."""
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -8,13 +9,15 @@ from typing import Any
 
 import torch
 
-from ..data import presets
+from ..data import Dataset, presets
+from ..data import load as load_data
 from ..experiment import strict
 from ..experiment.config import Experiment
 from ..experiment.files import owned
 from ..experiment.runs import Folder, execute
 from ..report.comparison import plain
 from ..report.records import Run, load, outcome, saved_round
+from .data import progress
 from .main import Stopped
 
 Emit = Callable[[dict[str, Any]], None]
@@ -54,13 +57,23 @@ def drive(config: Experiment, folder: Folder, emit: Emit, place: tuple[int, int]
     """Run it, or what is left of it; the events are `start`, `round` and `result`."""
     number, of = place
     emit({"event": "start", "number": number, "of": of, **_start(config, folder)})
-    events = execute(config, folder)
+    events = execute(config, folder, None if folder.done.exists() else pictures(config))
     with closing(events):  # an interrupted run saves its state before this goes on
         for event in events:
             emit({"event": "round", "run": folder.path.name, **event._asdict()})
     run = load(folder.path)
     emit({"event": "result", "run": folder.path.name, "folder": str(folder.path), **outcome(run)})
     return run
+
+
+def pictures(config: Experiment) -> Dataset:
+    """The run's data set; decoding it for the first time tells how far it is."""
+    with progress(f"decoding {config.data.name}") as tell:
+        data = load_data(config.data.name, config.data.size, config.data.fit, tell)
+    if data.skipped:
+        path, why = data.skipped[0]
+        print(f"{len(data.skipped)} pictures left out, such as {path}: {why}", file=sys.stderr)
+    return data
 
 
 def _start(config: Experiment, folder: Folder) -> dict[str, Any]:

@@ -86,4 +86,5 @@ def of_store(manifest: Manifest, store: Store) -> Dataset:
         domains.append(Domain(name, store.images[first:end], *facts))
     if sum(len(d.labels) for d in domains) != len(store.rows):
         raise DataError(f"data set {manifest.name!r}: the manifest mixes its domains; import the set again.")
-    return Dataset(manifest.name, manifest.classes, tuple(domains))
+    skipped = tuple((row.path, why) for row, why in store.skipped)
+    return Dataset(manifest.name, manifest.classes, tuple(domains), skipped)

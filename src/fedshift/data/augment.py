@@ -42,12 +42,15 @@ class Transform:
 
     def train(self, images: Tensor, gen: torch.Generator) -> Tensor:
         """What training sees of a batch [n, channels, height, width] of grey levels; `gen` draws the augmentation."""
+        table = self.table(gen, len(images), (images.shape[2], images.shape[3]))
+        return self.test(images) if table is None else self.apply(images, table.to(images.device, non_blocking=True))
+
+    def table(self, gen: torch.Generator, n: int, stored: tuple[int, int]) -> Tensor | None:
+        """How `n` pictures stored at this height and width are augmented, a row each; None where nothing is random."""
         if not (self.recipe.moves or self.recipe.jitters or self.recipe.grey):
-            return self.test(images)
+            return None
         side = self.recipe.size
-        height, width = (side, side) if side else images.shape[2:]
-        table = self.draw(gen, len(images), height, width)
-        return self.apply(images, table.to(images.device, non_blocking=True))
+        return self.draw(gen, n, *((side, side) if side else stored))
 
     def test(self, images: Tensor) -> Tensor:
         """What evaluation sees."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -83,7 +84,13 @@ class ClientData:
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """The round's batches: shuffled by one stream, augmented by another."""
-        order, looks = seeds.generator(seed, "order"), seeds.generator(seed, "augment")
-        for index in self.budget.order(self.examples, order):
-            index = index.to(self.labels.device)
-            yield Batch(self.transform.train(self.pictures.take(index), looks), self.labels[index])
+        device = self.labels.device
+        parts = list(self.budget.order(self.examples, seeds.generator(seed, "order")))
+        looks = seeds.generator(seed, "augment")
+        # One table for the whole round costs a fraction of one for each batch, and holds the same numbers.
+        table = self.transform.table(looks, sum(map(len, parts)), self.pictures.side)
+        rows = repeat(None) if table is None else torch.split(table.to(device), [len(p) for p in parts])
+        for index, looked in zip((p.to(device) for p in parts), rows, strict=False):
+            images = self.pictures.take(index)
+            x = self.transform.test(images) if looked is None else self.transform.apply(images, looked)
+            yield Batch(x, self.labels[index])

@@ -31,6 +31,7 @@ class Dataset:
     name: str
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
+    skipped: tuple[tuple[str, str], ...] = ()  # pictures that could not be decoded, and why
 
     @property
     def image(self) -> tuple[int, int, int]:

@@ -74,7 +74,8 @@ def federate(data: Dataset, protocol: Protocol, seed: int, budget: Budget, trans
         tuple(Held(site, *_gather(data, rows)) for site, rows in part.items())
         for part in (dealt.val, dealt.test, dealt.unseen, dealt.adapt)
     )
-    return Federation(tuple(train), val, test, (*unseen, *_corrupted(data, dealt, seed)), adapt, dealt.record())
+    record = {**dealt.record(), "skipped": data.skipped}
+    return Federation(tuple(train), val, test, (*unseen, *_corrupted(data, dealt, seed)), adapt, record)
 
 
 def _gather(data: Dataset, rows: Rows) -> tuple[Pictures, Tensor]:

@@ -29,6 +29,12 @@ class Pictures:
         array = torch.cat([p.array + s for p, s in zip(parts, shifts, strict=True)])
         return cls(arrays, array, torch.cat([p.row for p in parts]))
 
+    @property
+    def side(self) -> tuple[int, int]:
+        """Height and width."""
+        height, width = self.arrays[0].shape[2:]
+        return height, width
+
     def __len__(self) -> int:
         return len(self.row)
 
