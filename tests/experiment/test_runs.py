@@ -232,7 +232,7 @@ def test_a_full_disk_is_said_and_nothing_whole_is_lost(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "replace", full)
-        with pytest.raises(CheckpointError, match="the disk is full; the last checkpoint is whole"):
+        with pytest.raises(CheckpointError, match="the disk is full; what was saved before is whole"):
             next(run)
     assert folder.checkpoint.read_bytes() == before
     whole, _ = finish(config(), tmp_path / "whole")

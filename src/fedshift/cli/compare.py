@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError, FedshiftError, nearest
-from ..data import DATASETS
+from ..data import domains_of
 from ..experiment import strict
 from ..experiment.config import Experiment
 from ..experiment.runs import Folder, folder_of
@@ -17,7 +17,7 @@ from ..report.records import saved_round
 from ..report.tables import data, domain_table, main_table, notes
 from .console import numbers, say
 from .display import Display, display
-from .driving import configuration, drive, shared
+from .driving import configuration, drive, pictures, shared
 from .main import Stopped
 
 Failures = list[tuple[Folder, FedshiftError]]
@@ -27,12 +27,14 @@ def compare(args: Namespace) -> int:
     """All combinations, one after another; finished runs are not repeated."""
     plan = _plan(args)
     folders = [folder_of(config, Path(args.out)) for config in plan]
-    runs, failures = list[Run](), Failures()
+    runs, failures, data_set = list[Run](), Failures(), None
     with display(args.json) as show:
         show({"event": "start", "runs": len(plan), "text": _counted(plan), **shared(plan[0], Path(args.out))})
         for number, (config, folder) in enumerate(zip(plan, folders, strict=True), 1):
             try:
-                runs.append(drive(config, folder, show, (number, len(plan))))
+                if data_set is None and not folder.done.exists():
+                    data_set = pictures(config)  # the same for all
+                runs.append(drive(config, folder, show, (number, len(plan)), data_set))
             except FedshiftError as error:
                 failures.append((folder, error))
                 show(
@@ -99,7 +101,7 @@ def split_outside_brackets(text: str) -> list[str]:
 
 def left_out_choices(text: str | None, config: Experiment) -> list[list[str]]:
     """`photo,scan`, `photo+scan`, `each` or `none`, checked against the data set's domains."""
-    domains = DATASETS[config.data.name].domains
+    domains = config.data.domains or domains_of(config.data.name)
     if text is None:
         return [list(config.data.left_out)]
     if text == "none":

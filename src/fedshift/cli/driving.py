@@ -53,11 +53,15 @@ def method_label(method: Any) -> str:
     return f"{method.name}({', '.join(odd)})" if odd else str(method.name)
 
 
-def drive(config: Experiment, folder: Folder, emit: Emit, place: tuple[int, int] = (1, 1)) -> Run:
+def drive(
+    config: Experiment, folder: Folder, emit: Emit, place: tuple[int, int] = (1, 1), data: Dataset | None = None
+) -> Run:
     """Run it, or what is left of it; the events are `start`, `round` and `result`."""
     number, of = place
     emit({"event": "start", "number": number, "of": of, **_start(config, folder)})
-    events = execute(config, folder, None if folder.done.exists() else pictures(config))
+    if data is None and not folder.done.exists():
+        data = pictures(config)
+    events = execute(config, folder, data)
     with closing(events):  # an interrupted run saves its state before this goes on
         for event in events:
             emit({"event": "round", "run": folder.path.name, **event._asdict()})
@@ -72,7 +76,8 @@ def pictures(config: Experiment) -> Dataset:
         data = load_data(config.data.name, config.data.size, config.data.fit, tell)
     if data.skipped:
         path, why = data.skipped[0]
-        print(f"{len(data.skipped)} pictures left out, such as {path}: {why}", file=sys.stderr)
+        left = f"{len(data.skipped)} picture{'s' * (len(data.skipped) > 1)}"
+        print(f"{config.data.name}: left out {left} that cannot be decoded, such as {path}: {why}", file=sys.stderr)
     return data
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Federation",
     "Protocol",
     "Source",
+    "domains_of",
     "federate",
     "load",
     "manifest_of",
@@ -36,6 +37,11 @@ def names() -> list[str]:
     """Every data set that has a source, and those imported under names of their own."""
     own = sorted(path.stem for path in data_home().glob("*.jsonl"))
     return list(dict.fromkeys([*DATASETS, *own]))
+
+
+def domains_of(name: str) -> tuple[str, ...]:
+    """The domains of a set, known or imported under a name of its own."""
+    return DATASETS[name].domains if name in DATASETS else manifest_of(name).domains
 
 
 def _manifest_file(name: str) -> Path:

@@ -51,7 +51,7 @@ def disk_error(path: Path, error: OSError) -> CheckpointError:
     """What went wrong with a file, and what to do."""
     if error.errno == errno.ENOSPC:
         return CheckpointError(
-            f"{path}: the disk is full; the last checkpoint is whole: free some space and resume the run."
+            f"{path}: the disk is full; what was saved before is whole: free some space and resume the run."
         )
     return CheckpointError(f"{path}: cannot be written ({error.strerror}); check the folder's permissions.")
 
@@ -70,7 +70,7 @@ def owned(folder: Path) -> Iterator[None]:
     """Hold a run's folder; a second process is told so."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise disk_error(folder, error) from error
     try:
