@@ -17,6 +17,7 @@ from typing import Any
 from .. import __version__
 from ..core.errors import FedshiftError
 from ..report.records import ReportError
+from .memory import keep_freed_memory
 
 LISTS = ("methods", "models", "datasets", "presets", "engines", "runs", "settings")
 METHODS_HELP = "names apart by commas, with settings in brackets: fedavg,'fedprox(mu=0.1)'"
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when torch loads: threads that wait must sleep. Spinning, they slow small networks down thirty times as
     # soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    keep_freed_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a dash must not end the program on an ASCII terminal
     try:
