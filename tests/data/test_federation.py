@@ -135,3 +135,21 @@ def test_a_client_may_hold_parts_of_several_domains():
         assert len(batch.y) == 4
     everything = sum(s.examples for s in f.train) + sum(len(h.labels) for h in (*f.val, *f.test))
     assert everything == 64 and set(f.record["images"]["train"]) == {s.name for s in f.train}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+@pytest.mark.parametrize("free", [2**40, 0])
+def test_on_a_gpu_batches_are_the_same_whether_or_not_the_pictures_fit(free, monkeypatch):
+    f = federate(tiny_data(), PROTOCOL, 0, BUDGET, LOOK)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    moved = f.to(torch.device("cuda", torch.cuda.current_device()))
+    assert moved.train[0].pictures.arrays[0].is_cuda == bool(free)
+    for a, b in zip(f.train[0].batches(3), moved.train[0].batches(3), strict=True):
+        assert b.x.is_cuda and torch.equal(a.x, b.x.cpu()) and torch.equal(a.y, b.y.cpu())
+
+
+def test_what_pictures_take():
+    f = federate(tiny_data(), PROTOCOL, 0, BUDGET, LOOK)
+    (union,) = f.pooled()
+    assert union.pictures.nbytes == union.examples * 3 * 8 * 8
+    assert torch.equal(union.pictures.take(torch.arange(3), torch.device("cpu")), pixels(union)[:3])

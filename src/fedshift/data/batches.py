@@ -90,7 +90,7 @@ class ClientData:
         # One table for the whole round costs a fraction of one for each batch, and holds the same numbers.
         table = self.transform.table(looks, sum(map(len, parts)), self.pictures.side)
         rows = repeat(None) if table is None else torch.split(table.to(device), [len(p) for p in parts])
-        for index, looked in zip((p.to(device) for p in parts), rows, strict=False):
-            images = self.pictures.take(index)
+        for index, looked in zip(parts, rows, strict=False):
+            images = self.pictures.take(index, device)
             x = self.transform.test(images) if looked is None else self.transform.apply(images, looked)
-            yield Batch(x, self.labels[index])
+            yield Batch(x, self.labels[index.to(device)])

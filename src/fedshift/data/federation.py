@@ -44,13 +44,14 @@ class Federation:
     record: Mapping[str, Any]
 
     def to(self, device: torch.device) -> "Federation":
-        """The same, with every picture on `device`; on the CPU they stay where they are."""
+        """For a network on `device`: labels go there, and all pictures too if they fill no more than half of it."""
         if device.type == "cpu":
             return self
-        train = tuple(_moved(site, device) for site in self.train)
-        val, test, unseen, adapt = (
-            tuple(_moved(held, device) for held in part) for part in (self.val, self.test, self.unseen, self.adapt)
-        )
+        held = (self.val, self.test, self.unseen, self.adapt)
+        size = sum(site.pictures.nbytes for part in (self.train, *held) for site in part)
+        all_in = size <= torch.cuda.mem_get_info(device)[0] // 2
+        train = tuple(_moved(site, device, all_in) for site in self.train)
+        val, test, unseen, adapt = (tuple(_moved(site, device, all_in) for site in part) for part in held)
         return Federation(train, val, test, unseen, adapt, self.record)
 
     def pooled(self) -> tuple[ClientData, ...]:
@@ -62,8 +63,9 @@ class Federation:
         return (ClientData(name, pictures, labels, first.budget, first.transform),)
 
 
-def _moved(part: Part, device: torch.device) -> Part:
-    return replace(part, pictures=part.pictures.gathered(device), labels=part.labels.to(device))
+def _moved(part: Part, device: torch.device, all_in: bool) -> Part:
+    pictures = part.pictures.gathered(device) if all_in else part.pictures
+    return replace(part, pictures=pictures, labels=part.labels.to(device))
 
 
 def federate(data: Dataset, protocol: Protocol, seed: int, budget: Budget, transform: Transform) -> Federation:

@@ -38,8 +38,19 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, index: Tensor) -> Tensor:
-        """A batch."""
+    @property
+    def nbytes(self) -> int:
+        """What they would take in one array."""
+        return len(self) * self.arrays[0][:1].nbytes
+
+    def take(self, index: Tensor, device: torch.device | None = None) -> Tensor:
+        """A batch, on `device`; what lies elsewhere is copied there while the device goes on with the batch before."""
+        batch = self._batch(index.to(self.row.device))
+        if device is None or batch.device == device:
+            return batch
+        return batch.pin_memory().to(device, non_blocking=True)
+
+    def _batch(self, index: Tensor) -> Tensor:
         rows = self.row[index]
         if len(self.arrays) == 1:
             return self.arrays[0][rows]

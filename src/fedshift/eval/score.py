@@ -26,8 +26,9 @@ def logits(method: Method, task: Task, model: Variables, held: Held, transform: 
     """The method's answers, batch by batch; whatever adapts on the way starts afresh at each site."""
     out = []
     with torch.no_grad():
-        for index in torch.split(torch.arange(len(held.labels), device=held.labels.device), batch):
-            answer, model = method.predict(task, model, transform.test(held.pictures.take(index)))
+        for index in torch.split(torch.arange(len(held.labels)), batch):
+            images = held.pictures.take(index, held.labels.device)
+            answer, model = method.predict(task, model, transform.test(images))
             out.append(answer)
     return torch.cat(out)
 
