@@ -102,3 +102,12 @@ def test_help_and_reports_do_without_torch():
         assert found.stderr == ""
         assert found.returncode == 0
         assert found.stdout
+
+
+def test_a_data_set_that_is_not_here_is_said_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDSHIFT_HOME", str(tmp_path / "home"))
+    words = ["compare", "--methods", "fedavg,local", "--leave-out", "each", "--set", "data.name=pacs"]
+    assert main([*words, "--out", str(tmp_path / "runs")]) == 2
+    out = capsys.readouterr()
+    assert out.err.count("data set 'pacs': not on this machine yet; run `fedshift data get pacs`") == 1
+    assert not out.out and not (tmp_path / "runs").exists()

@@ -27,13 +27,13 @@ def compare(args: Namespace) -> int:
     """All combinations, one after another; finished runs are not repeated."""
     plan = _plan(args)
     folders = [folder_of(config, Path(args.out)) for config in plan]
-    runs, failures, data_set = list[Run](), Failures(), None
+    runs, failures = list[Run](), Failures()
+    # The same for all runs: without them, none needs to be tried.
+    data_set = None if all(folder.done.exists() for folder in folders) else pictures(plan[0])
     with display(args.json) as show:
         show({"event": "start", "runs": len(plan), "text": _counted(plan), **shared(plan[0], Path(args.out))})
         for number, (config, folder) in enumerate(zip(plan, folders, strict=True), 1):
             try:
-                if data_set is None and not folder.done.exists():
-                    data_set = pictures(config)  # the same for all
                 runs.append(drive(config, folder, show, (number, len(plan)), data_set))
             except FedshiftError as error:
                 failures.append((folder, error))
