@@ -4,6 +4,7 @@ One arithmetic serves two habits: `update_` writes in place with `torch._foreach
 lines on copies. The engine chooses; a method never sees the difference.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import cos, pi
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,7 +23,7 @@ Fraction = Range(0, 1, open_high=True)
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(ABC):
     """What the three optimisers share: clipping, and the choice between in place and on copies."""
 
     name: ClassVar[str]
@@ -30,13 +31,13 @@ class Optimizer:
     weight_decay: Annotated[float, Range(0), "L2 penalty (decoupled in adamw)"] = 0.0
     clip: Annotated[float, Range(0), "largest norm of the whole gradient; 0 leaves it as it is"] = 0.0
 
+    @abstractmethod
     def init(self, params: Tensors) -> State:
         """State before the first step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: float) -> None:
         """Write the new parameters and slots in place; `grads` belong to the caller and stay."""
-        raise NotImplementedError
 
     def update_(self, grads: Tensors, state: State, params: Tensors, lr: float) -> tuple[Tensors, State]:
         """One step at learning rate `lr`, written into `params` and `state`."""

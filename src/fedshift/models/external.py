@@ -16,32 +16,32 @@ from .weights import load_weights
 
 
 class External(Network):
-    """Another library's image classifier: `net` is all of it but its last layer, `classifier` that layer.
+    """Another package's image classifier: `net` is all of it but its last layer, `classifier` that layer.
 
-    `model` is the network's name in its library. The parts are checked to give what the whole gave.
+    `model` is the network's name in its package. The parts are checked to give what the whole gave.
     """
 
-    library: ClassVar[str]
+    package: ClassVar[str]
     module: ClassVar[str]
 
     def __init__(self, image: Image, classes: int, model: str, *, weights: str = "") -> None:
-        """`weights` is a safetensors file with the library's own tensor names."""
+        """`weights` is a safetensors file with the package's own tensor names."""
         super().__init__(image, classes)
-        label = f"{self.library}:{model}"
-        library = self._import(label)
-        self._require(library, model)
+        label = f"{self.package}:{model}"
+        package = self._import(label)
+        self._require(package, model)
         with _explained(label, image):
-            net = self._create(library, model, image, classes)
+            net = self._create(package, model, image, classes)
             name = self._classifier(net)
             self.loaded = load_weights(net, weights, name) if weights else None
             self._split(net, name, image)
 
     @abstractmethod
-    def _names(self, library: ModuleType) -> list[str]:
+    def _names(self, package: ModuleType) -> list[str]:
         """The names that can be asked for."""
 
     @abstractmethod
-    def _create(self, library: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
+    def _create(self, package: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
         """The whole network, untrained."""
 
     @abstractmethod
@@ -53,15 +53,15 @@ class External(Network):
             return import_module(self.module)
         except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch.
             raise ModelError(
-                f"Model {label!r} needs {self.library}, which cannot be imported ({_line(error)}); "
-                f'install it with: pip install "fedshift[{self.library}]".'
+                f"Model {label!r} needs {self.package}, which cannot be imported ({_line(error)}); "
+                f'install it with: pip install "fedshift[{self.package}]".'
             ) from error
 
-    def _require(self, library: ModuleType, model: str) -> None:
-        names = self._names(library)
+    def _require(self, package: ModuleType, model: str) -> None:
+        names = self._names(package)
         if model.split(".")[0] not in names:  # timm writes the training recipe behind a dot.
             raise ModelError(
-                f"Unknown {self.library} model {model!r}, expected one of the {len(names)} which it lists"
+                f"Unknown {self.package} model {model!r}, expected one of the {len(names)} which it lists"
                 f"{nearest(model, names) or '.'}"
             )
 
@@ -78,12 +78,12 @@ class External(Network):
         self.width = features.shape[1]
 
     def features(self, x: Tensor) -> Tensor:
-        """What goes into the library's classifier."""
+        """What goes into the package's classifier."""
         z: Tensor = self.net(x)
         return z
 
     def head(self, z: Tensor) -> Tensor:
-        """The library's classifier."""
+        """The package's classifier."""
         logits: Tensor = self.classifier(z)
         return logits
 
@@ -92,15 +92,15 @@ class Torchvision(External):
     """A torchvision classifier whose last linear layer makes the logits, without auxiliary outputs."""
 
     citation: ClassVar[str] = "TorchVision maintainers and contributors, 2016, https://github.com/pytorch/vision"
-    library: ClassVar[str] = "torchvision"
+    package: ClassVar[str] = "torchvision"
     module: ClassVar[str] = "torchvision.models"
 
-    def _names(self, library: ModuleType) -> list[str]:
+    def _names(self, package: ModuleType) -> list[str]:
         auxiliary = ("googlenet", "inception_v3")  # In training they return several logits.
-        return [name for name in library.list_models(module=library) if name not in auxiliary]
+        return [name for name in package.list_models(module=package) if name not in auxiliary]
 
-    def _create(self, library: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
-        net: nn.Module = library.get_model(model, weights=None, num_classes=classes)
+    def _create(self, package: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
+        net: nn.Module = package.get_model(model, weights=None, num_classes=classes)
         return net
 
     def _classifier(self, net: nn.Module) -> str:
@@ -116,17 +116,17 @@ class Timm(External):
     citation: ClassVar[str] = (
         "Wightman, PyTorch Image Models, 2019, https://github.com/huggingface/pytorch-image-models"
     )
-    library: ClassVar[str] = "timm"
+    package: ClassVar[str] = "timm"
     module: ClassVar[str] = "timm"
 
-    def _names(self, library: ModuleType) -> list[str]:
-        names: list[str] = library.list_models()
+    def _names(self, package: ModuleType) -> list[str]:
+        names: list[str] = package.list_models()
         return names
 
-    def _create(self, library: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
-        fixed = getattr(library.get_pretrained_cfg(model), "fixed_input_size", False)
+    def _create(self, package: ModuleType, model: str, image: Image, classes: int) -> nn.Module:
+        fixed = getattr(package.get_pretrained_cfg(model), "fixed_input_size", False)
         size = {"img_size": image[1:]} if fixed else {}
-        net: nn.Module = library.create_model(model, pretrained=False, num_classes=classes, in_chans=image[0], **size)
+        net: nn.Module = package.create_model(model, pretrained=False, num_classes=classes, in_chans=image[0], **size)
         return net
 
     def _classifier(self, net: nn.Module) -> str:
@@ -138,7 +138,7 @@ class Timm(External):
         return found[0]
 
 
-LIBRARIES: dict[str, type[External]] = {cls.library: cls for cls in (Torchvision, Timm)}
+LIBRARIES: dict[str, type[External]] = {cls.package: cls for cls in (Torchvision, Timm)}
 
 
 def _probe(net: nn.Module, image: Image) -> Tensor:
@@ -152,7 +152,7 @@ def _probe(net: nn.Module, image: Image) -> Tensor:
 
 @contextmanager
 def _explained(label: str, image: Image) -> Iterator[None]:
-    """Turn whatever the library raises into one sentence."""
+    """Turn whatever the package raises into one sentence."""
     try:
         yield
     except ModelError:
