@@ -9,6 +9,8 @@ import os
 import random
 import stat
 import tarfile
+import threading
+import time
 import zipfile
 import zlib
 
@@ -316,3 +318,22 @@ def test_an_array_is_decompressed_once(tmp_path, monkeypatch):
     with open_container(tmp_path / "a.npz", tmp_path) as archive:
         assert all(archive.read(name) == bytes(64) for name in archive.names())
     assert next(count) == 1
+
+
+def test_two_threads_may_ask_for_an_array_that_is_still_being_unpacked(tmp_path, monkeypatch):
+    """The second waits for the first; it must not be told that the picture is not there."""
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((3, 4, 4, 3), np.uint8))
+    begun, find = threading.Event(), containers.Npz._find
+
+    def slowly(self, key, stream):
+        begun.set()
+        time.sleep(0.2)
+        find(self, key, stream)
+
+    monkeypatch.setattr(containers.Npz, "_find", slowly)
+    with open_container(tmp_path / "a.npz") as container:
+        first = threading.Thread(target=container.span, args=("images/0",))
+        first.start()
+        begun.wait()
+        assert container.span("images/2").shape == (4, 4, 3)
+        first.join()

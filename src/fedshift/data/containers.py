@@ -15,6 +15,7 @@ import tempfile
 import threading
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -37,7 +38,7 @@ SQUEEZED: dict[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": b
 DAMAGE = (ValueError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
-class Container:
+class Container(ABC):
     """Pictures by name: '/'-separated, and the same on every file system."""
 
     kind: Kind
@@ -54,7 +55,7 @@ class Container:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a folder has nothing to close
         """Let go of open files."""
 
     def names(self) -> list[str]:
@@ -86,8 +87,9 @@ class Container:
             self._spans = dict(self._scan())
         return self._spans
 
+    @abstractmethod
     def _scan(self) -> Iterator[tuple[str, Span]]:
-        raise NotImplementedError
+        """Every file with its place, in any order."""
 
 
 def open_container(path: Path, aside: Path | None = None) -> Container:
