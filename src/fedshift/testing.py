@@ -222,7 +222,9 @@ def check_unseen(case: Case) -> None:
         return
     x = torch.zeros(5, 3, 8, 8, dtype=torch.float64)
     out, _ = stage.predict(setup.task, model, x)
-    assert out.shape == (5, 3) and bool(out.isfinite().all()), f"{case.method.name}: bad logits for an unseen site."
+    assert out.logits.shape == (5, 3) and bool(out.logits.isfinite().all()), (
+        f"{case.method.name}: bad logits for an unseen site."
+    )
 
 
 def check_partial(case: Case) -> None:

@@ -62,10 +62,10 @@ class Gather(Algorithm[Server, Seen, Server, Style]):
     def init_client(self, task, down, before=None):
         return Seen(torch.zeros_like(down.centre))
 
-    def begin(self, task, down, client, round):
+    def begin(self, task, down, client, round, site):
         return Work(down.model, down, client, round, aux=torch.zeros_like(down.centre))
 
-    def phases(self, task):
+    def phases(self, task, labelled=True):
         return (
             Phase(
                 "look",
@@ -138,7 +138,7 @@ class HeadThenBody(FedAvg):
     name: ClassVar[str] = "head-then-body"
     card: ClassVar[Card] = replace(CARD, neutral=None)
 
-    def phases(self, task):
+    def phases(self, task, labelled=True):
         names = list(task.net.module.state_dict())
         head = frozenset(n for n in names if n.startswith(names[-1].rsplit(".", 1)[0]))
         params = frozenset(dict(task.net.module.named_parameters()))
@@ -181,7 +181,7 @@ def test_phases_train_their_own_parameters_only():
 
     @dataclass(frozen=True)
     class Spied(HeadThenBody):
-        def phases(self, task):
+        def phases(self, task, labelled=True):
             return [replace(p, step=lambda t, w, b, p=p: spy(t, w, b, p)) for p in plain(task)]
 
     before_first = {k: v.clone() for k, v in start.items()}

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedshift.core.errors import UnseenSite
+from fedshift.core.task import Answer
 from fedshift.data.federation import Held
 from fedshift.data.pictures import Pictures
 from fedshift.eval.evaluate import Evaluator
@@ -125,7 +126,7 @@ def test_adaptation_starts_afresh_at_each_site():
         def predict(self, task, model, x):
             out = task.net(model, x, train=False).logits * model.buffers.get("seen", torch.tensor(1.0))
             seen = model.buffers.get("seen", torch.tensor(1.0)) * 2
-            return out, model._replace(buffers=model.buffers | {"seen": seen})
+            return Answer(out), model._replace(buffers=model.buffers | {"seen": seen})
 
     setup, state, evaluator = evaluated(FedAvg())
     home = evaluator.federation.test[0]

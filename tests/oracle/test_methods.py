@@ -244,8 +244,8 @@ class StatisticsOnly(FedBN):
 class StartsAfresh(Local):
     """Forgets its model from round to round."""
 
-    def begin(self, task, down, client, round):
-        return super().begin(task, down, self.init_client(task, down), round)
+    def begin(self, task, down, client, round, site):
+        return super().begin(task, down, self.init_client(task, down), round, site)
 
 
 @pytest.mark.parametrize(

@@ -74,5 +74,5 @@ def test_one_loop_each_and_no_pickle():
         for word in ("torch.load(", "import pickle", "pickle.", "DataLoader(", "deepcopy("):
             allowed = word == "deepcopy(" and (path.parts[0] in ("experiment", "models") or path.name == "presets.py")
             assert allowed or word not in source, f"{path} uses {word}"
-    steps = [p for p, source in text.items() if ".batches()" in source]
+    steps = [p for p, source in text.items() if "site.batches(" in source]
     assert steps == [Path("engines/base.py")]

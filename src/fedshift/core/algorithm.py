@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .average import average
 from .card import Card
 from .net import Variables
-from .task import Batch, Cohort, Loss, Phase, Round, Task, Work
+from .task import Answer, Batch, Cohort, Loss, Phase, Round, Site, Task, Work
 from .tree import Tensors
 
 Server = TypeVar("Server")  # kept by the server between rounds
@@ -37,17 +37,17 @@ class Algorithm(ABC, Generic[Server, Client, Down, Up]):
     pools: ClassVar[bool] = False  # True: train on the union of all sites, as one client
 
     # -- structure ---------------------------------------------------------------------------------
-    def adapt(self, module: nn.Module) -> nn.Module:
-        """Model surgery, once, before any state exists."""
+    def surgery(self, module: nn.Module) -> nn.Module:
+        """The network as this method needs it; once, before any state exists."""
         return module
 
     def stages(self) -> Sequence["Algorithm[Server, Any, Any, Any]"]:
         """Run one after another on one server state; the last is the main loop."""
         return (self,)
 
-    def phases(self, task: Task) -> Sequence[Phase]:
-        """How a client's local steps are divided."""
-        return (Phase(),)
+    def phases(self, task: Task, labelled: bool = True) -> Sequence[Phase]:
+        """How a client's local steps are divided; without labels, how a new site adapts: not at all by default."""
+        return (Phase(),) if labelled else ()
 
     # -- server ------------------------------------------------------------------------------------
     @abstractmethod
@@ -67,8 +67,8 @@ class Algorithm(ABC, Generic[Server, Client, Down, Up]):
     def init_client(self, task: Task, down: Down, before: Any = None) -> Client:
         """A client's memory when it first takes part; `before` is its memory from the stage before."""
 
-    def begin(self, task: Task, down: Down, client: Client, round: Round) -> Work:
-        """What local training starts from."""
+    def begin(self, task: Task, down: Down, client: Client | None, round: Round, site: Site) -> Work:
+        """What local training starts from; without a client, what a new site adapts from."""
         return Work(self.model_for(task, down, client), down, client, round)
 
     def loss(self, task: Task, work: Work, batch: Batch) -> Loss:
@@ -89,9 +89,9 @@ class Algorithm(ABC, Generic[Server, Client, Down, Up]):
     def model_for(self, task: Task, down: Down, client: Client | None) -> Variables:
         """The model that answers at a site; `client` is None where nobody trained."""
 
-    def predict(self, task: Task, model: Variables, x: Tensor) -> tuple[Tensor, Variables]:
-        """Logits, and the model for the stream's next batch: test-time adaptation changes it."""
-        return task.net(model, x, train=False).logits, model
+    def predict(self, task: Task, model: Variables, x: Tensor) -> tuple[Answer, Variables]:
+        """The answer, and the model for the stream's next batch: test-time adaptation changes it."""
+        return Answer(task.net(model, x, train=False).logits), model
 
 
 class Global(NamedTuple):

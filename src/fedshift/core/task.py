@@ -1,8 +1,8 @@
 """What a method is given: the task, the round, the cohort, the batch; and what a client carries while it trains."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -19,6 +19,39 @@ class Batch(NamedTuple):
 
     x: Tensor
     y: Tensor
+
+
+class Site(Protocol):
+    """A client's own images. Batches come to a method's hooks by themselves; here is the rest, if one must look."""
+
+    @property
+    def name(self) -> str:
+        """The site's name, from which its random streams follow."""
+        ...
+
+    @property
+    def labels(self) -> Tensor:
+        """The label of each image, in an order that stays; -1 at a site that has none."""
+        ...
+
+    def steps(self, rows: Tensor | None = None) -> int:
+        """Batches in one round on those of its images, or on all."""
+        ...
+
+    def batches(self, seed: int, rows: Tensor | None = None) -> Iterable[Batch]:
+        """A round's training batches, shuffled and augmented by `seed` alone."""
+        ...
+
+    def look(self, rows: Tensor | None = None) -> Iterable[Batch]:
+        """Each image once, in order, as evaluation sees it."""
+        ...
+
+
+class Answer(NamedTuple):
+    """What a model says of a batch: logits, and the evidence for each class where the method weighs it."""
+
+    logits: Tensor
+    evidence: Tensor | None = None
 
 
 class Empty(NamedTuple):
@@ -57,7 +90,11 @@ class Loss(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one client carries from batch to batch; `aux` is the method's own, a tree of tensors."""
+    """What one client carries from batch to batch; `aux` is the method's own, a tree of tensors.
+
+    A step may be recorded once and replayed in every round, so of `round` it reads `lr` alone; what else changes with
+    the round goes into `aux` in `begin`. `rows` may be set there too: the images that this round trains on.
+    """
 
     model: Variables
     down: Any
@@ -65,6 +102,8 @@ class Work(NamedTuple):
     round: Round
     opt: State = NO_STATE  # given by the client loop, phase by phase
     aux: Any = ()
+    site: Site | None = None  # given by the client loop before `begin` returns to it, for `finish`
+    rows: Tensor | None = None
 
 
 Metrics = Mapping[str, Tensor]

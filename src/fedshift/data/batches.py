@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +64,14 @@ def sizes(n: int, batch: int, drop_last: bool = False) -> list[int]:
     return [batch] * whole + [rest] * bool(rest)
 
 
+class Visits(NamedTuple):
+    """A round's batches: how large, which pictures, and how each is augmented (None: not at all)."""
+
+    sizes: list[int]
+    pictures: Tensor
+    table: Tensor | None
+
+
 @dataclass(frozen=True)
 class ClientData:
     """A client's training images; its site's name seeds nothing here, the round does."""
@@ -78,19 +87,31 @@ class ClientData:
         """How many images it trains on."""
         return len(self.labels)
 
-    def steps(self) -> int:
-        """Steps in one round."""
-        return self.budget.count(self.examples)
+    def steps(self, rows: Tensor | None = None) -> int:
+        """Steps in one round on those of its images, or on all."""
+        return self.budget.count(self.examples if rows is None else len(rows))
 
-    def batches(self, seed: int) -> Iterator[Batch]:
-        """The round's batches: shuffled by one stream, augmented by another."""
-        device = self.labels.device
-        parts = list(self.budget.order(self.examples, seeds.generator(seed, "order")))
-        looks = seeds.generator(seed, "augment")
+    def visits(self, seed: int, rows: Tensor | None = None) -> Visits:
+        """The whole round, drawn at once: shuffled by one stream, augmented by another."""
+        n = self.examples if rows is None else len(rows)
+        parts = list(self.budget.order(n, seeds.generator(seed, "order")))
+        index = torch.cat(parts)
         # One table for the whole round costs a fraction of one for each batch, and holds the same numbers.
-        table = self.transform.table(looks, sum(map(len, parts)), self.pictures.side)
-        rows = repeat(None) if table is None else torch.split(table.to(device), [len(p) for p in parts])
-        for index, looked in zip(parts, rows, strict=False):
+        table = self.transform.table(seeds.generator(seed, "augment"), len(index), self.pictures.side)
+        return Visits([len(part) for part in parts], index if rows is None else rows.cpu()[index], table)
+
+    def batches(self, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+        """The round's batches, one by one."""
+        device = self.labels.device
+        sizes, visited, table = self.visits(seed, rows)
+        looks = repeat(None) if table is None else torch.split(table.to(device), sizes)
+        for index, looked in zip(torch.split(visited, sizes), looks, strict=False):
             images = self.pictures.take(index, device)
             x = self.transform.test(images) if looked is None else self.transform.apply(images, looked)
             yield Batch(x, self.labels[index.to(device)])
+
+    def look(self, rows: Tensor | None = None) -> Iterator[Batch]:
+        """Each image once, in order, as evaluation sees it."""
+        device = self.labels.device
+        for index in torch.split(torch.arange(self.examples) if rows is None else rows.cpu(), self.budget.batch):
+            yield Batch(self.transform.test(self.pictures.take(index, device)), self.labels[index.to(device)])

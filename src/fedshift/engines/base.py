@@ -1,6 +1,6 @@
 """What an engine is: it trains the clients of a cohort, each by the one client loop, and owns how that is computed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ from ..core.average import local_statistics
 from ..core.local import autograd_gradient, descend, functional_gradient
 from ..core.net import Net, Part, Variables, overlay, part
 from ..core.optim import Optimizer, State
-from ..core.task import Batch, Metrics, Phase, Round, Step, Task, Work
+from ..core.task import Metrics, Phase, Round, Site, Step, Task, Work
 
 Method = Algorithm[Any, Any, Any, Any]
 
@@ -32,7 +32,8 @@ class Job:
     memory: Memory | None
     before: Any
     round: Round
-    batches: Callable[[], Iterable[Batch]]
+    site: Site
+    seed: int  # of its batches
 
 
 class Result(NamedTuple):
@@ -86,22 +87,36 @@ def client_round(method: Method, task: Task, job: Job, *, keep: bool) -> Result:
     """What one client does in one round: the only client loop."""
     memory = remember(method, task, job.down, job.memory, job.before)
     with seeds.scope(job.round.seed):
-        work = method.begin(task, job.down, memory.client, job.round)
-        model = overlay(work.model, memory.statistics)
-        # Training may write in place: the model and the memory become this round's own copies.
-        work = work._replace(model=tree.clone(model) if task.net.in_place else model)
+        work = opened(method, task, job, memory)
         opts, log = dict(memory.opt), list[Metrics]()
-        batches = iter(job.batches())
-        for phase, steps in divided(method.phases(task), job.round.steps):
-            work = work._replace(opt=_optimizer_state(task, work, phase, opts.get(phase.name)))
-            step = phase.step or _plain(method, phase)
+        batches = iter(job.site.batches(job.seed, work.rows))
+        for phase, steps in divided(method.phases(task), work.round.steps):
+            work = work._replace(opt=optimizer_state(task, work, phase, opts.get(phase.name)))
+            step = step_of(method, phase)
             for _ in range(steps):
                 work, metrics = step(task, work, next(batches))
                 log.append(metrics)
             opts[phase.name] = work.opt
-        up, client = method.finish(task, work)
-    kept = Memory(client, opts if keep else {}, _statistics(task, work.model))
-    return Result(job.client, up, kept, means(log))
+        return closed(method, task, job, work, opts if keep else {}, means(log))
+
+
+def opened(method: Method, task: Task, job: Job, memory: Memory) -> Work:
+    """What a client's steps start from, with the statistics that the protocol keeps there and the round's true size."""
+    work = method.begin(task, job.down, memory.client, job.round, job.site)
+    model = overlay(work.model, memory.statistics)
+    # Training may write in place: the model and the memory become this round's own copies.
+    work = work._replace(model=tree.clone(model) if task.net.in_place else model, site=job.site)
+    if work.rows is None:
+        return work
+    return work._replace(round=job.round._replace(steps=job.site.steps(work.rows), examples=len(work.rows)))
+
+
+def closed(
+    method: Method, task: Task, job: Job, work: Work, opts: dict[str, State], metrics: dict[str, float]
+) -> Result:
+    """What is left when a client's steps are done."""
+    up, client = method.finish(task, work)
+    return Result(job.client, up, Memory(client, opts, _statistics(task, work.model)), metrics)
 
 
 def divided(phases: Iterable[Phase], steps: int) -> list[tuple[Phase, int]]:
@@ -115,7 +130,8 @@ def divided(phases: Iterable[Phase], steps: int) -> list[tuple[Phase, int]]:
     return [(p, b - a) for p, a, b in zip(chosen, ends, ends[1:], strict=False)]
 
 
-def _optimizer_state(task: Task, work: Work, phase: Phase, kept: State | None) -> State:
+def optimizer_state(task: Task, work: Work, phase: Phase, kept: State | None) -> State:
+    """A phase's optimiser at its start: as it was kept, or new."""
     if kept is not None:
         return tree.clone(kept) if task.net.in_place else kept
     params = work.model.params
@@ -123,8 +139,9 @@ def _optimizer_state(task: Task, work: Work, phase: Phase, kept: State | None) -
     return task.optimizer.init(free)
 
 
-def _plain(method: Method, phase: Phase) -> Step:
-    return lambda task, work, batch: descend(method, task, work, batch, phase.trains)
+def step_of(method: Method, phase: Phase) -> Step:
+    """The phase's own step, or plain descent."""
+    return phase.step or (lambda task, work, batch: descend(method, task, work, batch, phase.trains))
 
 
 def _statistics(task: Task, model: Variables) -> Part:

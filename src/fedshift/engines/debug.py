@@ -12,7 +12,7 @@ from ..core.task import Task
 from .base import Job, Method, Result, client_round, make_task
 
 HOOKS = (
-    *("adapt", "stages", "phases", "init_server", "send", "aggregate", "init_client"),
+    *("surgery", "stages", "phases", "init_server", "send", "aggregate", "init_client"),
     *("begin", "loss", "correct", "finish", "model_for", "predict"),
 )
 

@@ -1,10 +1,9 @@
 """The round loop."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import ceil
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,30 +11,8 @@ from ..core import seeds, tree
 from ..core.average import weigh
 from ..core.errors import MessageError
 from ..core.optim import Schedule
-from ..core.task import Batch, Cohort, Round, Task
+from ..core.task import Cohort, Round, Site, Task
 from .base import Engine, Job, Memory, Method, Result
-
-
-class Site(Protocol):
-    """A client's training data."""
-
-    @property
-    def name(self) -> str:
-        """The site's name, from which its random streams follow."""
-        ...
-
-    @property
-    def examples(self) -> int:
-        """How many images it trains on."""
-        ...
-
-    def steps(self) -> int:
-        """Batches in one round."""
-        ...
-
-    def batches(self, seed: int) -> Iterable[Batch]:
-        """The round's batches, drawn by `seed` alone."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -116,11 +93,11 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
         for i in ids:
             site = sites[i]
             seed = seeds.derive(plan.seed, "round", here.stream, number, site.name)
-            info = Round(number, here.rounds, lr, site.steps(), site.examples, seeds.derive(seed, "train"))
+            info = Round(number, here.rounds, lr, site.steps(), len(site.labels), seeds.derive(seed, "train"))
             down = server_side.send(task, old.server, i)
             new.bytes_down += 0 if stage.pools else tree.nbytes(down)
             before = old.before[i].client if i in old.before else None
-            yield Job(i, down, old.memory.get(i), before, info, partial(site.batches, seed))
+            yield Job(i, down, old.memory.get(i), before, info, site, seed)
 
     ups = _uploads(engine.train(stage, task, jobs(), keep=plan.keep, label=here.label), stage, task, cohort, new)
     new.server = server_side.aggregate(task, old.server, ups, cohort)

@@ -29,7 +29,7 @@ def logits(method: Method, task: Task, model: Variables, held: Held, transform: 
         for index in torch.split(torch.arange(len(held.labels)), batch):
             images = held.pictures.take(index, held.labels.device)
             answer, model = method.predict(task, model, transform.test(images))
-            out.append(answer)
+            out.append(answer.logits)
     return torch.cat(out)
 
 

@@ -86,7 +86,7 @@ def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: t
 def _network(config: Experiment, data: Dataset) -> torch.nn.Module:
     with seeds.scope(seeds.derive(config.seed, "init")):
         module = models.build(config.model.name, data.image, len(data.classes), **config.model.options)
-        return config.method.adapt(module)
+        return config.method.surgery(module)
 
 
 def _check_fit(config: Experiment, net: Net, federation: Federation) -> None:
