@@ -12,6 +12,7 @@ from fedshift.core.errors import DataError
 from fedshift.data.augment import Transform
 from fedshift.data.batches import Budget, sizes
 from fedshift.data.federation import federate
+from fedshift.data.pictures import Resident
 from fedshift.data.protocols import Protocol
 from fedshift.data.recipes import RECIPES
 from fedshift.testing import tiny_data
@@ -92,7 +93,8 @@ def test_the_union_holds_every_training_image():
     assert torch.equal(pixels(union), torch.cat([pixels(s) for s in f.train]))
     some = torch.randperm(union.examples, generator=torch.Generator().manual_seed(0))[:9]
     assert torch.equal(union.pictures.take(some), pixels(union)[some])
-    assert torch.equal(union.pictures.gathered(torch.device("cpu")).take(some), pixels(union)[some])
+    moved = Resident(union.pictures.arrays, torch.device("cpu")).moved(union.pictures)
+    assert torch.equal(moved.take(some), pixels(union)[some])
 
 
 def test_left_out_must_exist_and_leave_something():

@@ -1,6 +1,7 @@
 """A client's plain step, and two ways to take its gradient."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,32 +11,38 @@ from torch.func import grad
 from . import tree
 from .algorithm import Algorithm
 from .net import Variables
+from .optim import State
 from .task import Batch, Loss, Metrics, Task, Work
 from .tree import Tensors
 
+Method = Algorithm[Any, Any, Any, Any]
 Objective = Callable[[Tensors], tuple[Tensor, Loss]]
 
 
 def descend(
-    alg: Algorithm[Any, Any, Any, Any],
+    alg: Method,
     task: Task,
     work: Work,
     batch: Batch,
     names: frozenset[str] | None = None,
 ) -> tuple[Work, Metrics]:
     """One step: the gradient of the loss, corrected, then the optimiser. `names` limits what is trained."""
-    params, buffers = work.model
+    params = work.model.params
     free = params if names is None else {k: params[k] for k in params if k in names}
-
-    def objective(free: Tensors) -> tuple[Tensor, Loss]:
-        held = free if names is None else params | free
-        loss = alg.loss(task, work._replace(model=Variables(held, buffers)), batch)
-        return loss.value, loss
-
-    grads, loss = task.gradient(objective, free)
-    free, opt = task.update(alg.correct(task, grads, work), work.opt, free, work.round.lr)
+    grads, loss = task.gradient(partial(task.fuse(_objective), alg, task, work, batch), free)
+    free, opt = task.fuse(_update)(alg, task, work, grads, free)
     model = Variables(free if names is None else params | free, loss.buffers)
     return work._replace(model=model, opt=opt, aux=loss.aux), {"loss": loss.value, **loss.metrics}
+
+
+def _objective(alg: Method, task: Task, work: Work, batch: Batch, free: Tensors) -> tuple[Tensor, Loss]:
+    model = Variables(work.model.params | free, work.model.buffers)
+    loss = alg.loss(task, work._replace(model=model), batch)
+    return loss.value, loss
+
+
+def _update(alg: Method, task: Task, work: Work, grads: Tensors, free: Tensors) -> tuple[Tensors, State]:
+    return task.update(alg.correct(task, grads, work), work.opt, free, work.round.lr)
 
 
 def functional_gradient(objective: Objective, params: Tensors) -> tuple[Tensors, Loss]:

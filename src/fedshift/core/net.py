@@ -65,12 +65,14 @@ class Net:
 
     `in_place` is the engine's choice: buffers that a training pass updates are then written where they lie,
     which is only right when the engine gave the pass buffers of its own.
+    `autocast` is a lower precision for what gains from it; outputs and taps are in the parameters' own again.
     One `Net` belongs to one thread, since train and eval mode are switched on the module.
     """
 
-    def __init__(self, module: nn.Module, *, in_place: bool = False) -> None:
+    def __init__(self, module: nn.Module, *, in_place: bool = False, autocast: torch.dtype | None = None) -> None:
         self.module = module
         self.in_place = in_place
+        self.autocast = autocast
         self._split = _Split(module)
 
     def variables(self) -> Variables:
@@ -90,10 +92,13 @@ class Net:
         hooks = [self._tap(name, seen) for name in taps]
         try:
             named = {f"body.{k}": t for part in (v.params, buffers) for k, t in part.items()}
-            logits, z = functional_call(self._split, named, (x,), tie_weights=False)
+            with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+                logits, z = functional_call(self._split, named, (x,), tie_weights=False)
         finally:
             for hook in hooks:
                 hook.remove()
+        if self.autocast is not None:
+            logits, z, seen = logits.to(x.dtype), z.to(x.dtype), {k: t.to(x.dtype) for k, t in seen.items()}
         return Output(logits, z, buffers, seen)
 
     def _tap(self, name: str, seen: Tensors) -> torch.utils.hooks.RemovableHandle:

@@ -17,6 +17,7 @@ from .bounds import Range
 from .errors import ConfigError
 from .tree import Tensors
 
+Rate = float | Tensor  # a tensor without axes where a step is recorded once and replayed at other rates
 State = dict[str, Tensors]  # slot -> name -> tensor, as in state["momentum"]["conv1.weight"]
 Positive = Range(0, open_low=True)
 Fraction = Range(0, 1, open_high=True)
@@ -36,10 +37,10 @@ class Optimizer(ABC):
         """State before the first step."""
 
     @abstractmethod
-    def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: float) -> None:
+    def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: Rate) -> None:
         """Write the new parameters and slots in place; `grads` belong to the caller and stay."""
 
-    def update_(self, grads: Tensors, state: State, params: Tensors, lr: float) -> tuple[Tensors, State]:
+    def update_(self, grads: Tensors, state: State, params: Tensors, lr: Rate) -> tuple[Tensors, State]:
         """One step at learning rate `lr`, written into `params` and `state`."""
         names = list(params)
         with torch.no_grad():
@@ -49,7 +50,7 @@ class Optimizer(ABC):
             self._step(g, slots, [params[k] for k in names], lr)
         return params, state
 
-    def update(self, grads: Tensors, state: State, params: Tensors, lr: float) -> tuple[Tensors, State]:
+    def update(self, grads: Tensors, state: State, params: Tensors, lr: Rate) -> tuple[Tensors, State]:
         """One step at learning rate `lr`; nothing given is changed."""
         return self.update_(grads, tree.clone(state), tree.clone(params), lr)
 
@@ -84,14 +85,17 @@ class SGD(Optimizer):
         """A momentum buffer per parameter, if there is momentum."""
         return {"momentum": tree.zeros(params)} if self.momentum else {}
 
-    def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: float) -> None:
+    def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: Rate) -> None:
         d = self._decayed(grads, params)
         if self.momentum:
             m = slots["momentum"]
             torch._foreach_mul_(m, self.momentum)
             torch._foreach_add_(m, d)
             d = list(torch._foreach_add(d, m, alpha=self.momentum)) if self.nesterov else m
-        torch._foreach_add_(params, d, alpha=-lr)
+        if isinstance(lr, Tensor):
+            torch._foreach_sub_(params, torch._foreach_mul(d, lr))
+        else:
+            torch._foreach_add_(params, d, alpha=-lr)
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Adam(Optimizer):
         steps = torch.zeros((), dtype=torch.float64, device=first.device)
         return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": steps}}
 
-    def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: float) -> None:
+    def _step(self, grads: list[Tensor], slots: dict[str, list[Tensor]], params: list[Tensor], lr: Rate) -> None:
         g = self._penalised(grads, params, lr)
         mean, square, t = slots["mean"], slots["square"], slots["count"][0].add_(1)
         torch._foreach_lerp_(mean, g, 1 - self.beta1)
@@ -118,13 +122,14 @@ class Adam(Optimizer):
         torch._foreach_addcmul_(square, g, g, 1 - self.beta2)
         # The corrections stay tensors, so that a captured step never asks the host.
         root = list(torch._foreach_sqrt(square))
-        torch._foreach_div_(root, (1 - self.beta2**t).sqrt())
+        kind = root[0].dtype  # scalars of another one would leave the fast path
+        torch._foreach_div_(root, (1 - self.beta2**t).sqrt().to(kind))
         torch._foreach_add_(root, self.eps)
         step = list(torch._foreach_div(mean, root))
-        torch._foreach_mul_(step, lr / (1 - self.beta1**t))
+        torch._foreach_mul_(step, (lr / (1 - self.beta1**t)).to(kind))
         torch._foreach_sub_(params, step)
 
-    def _penalised(self, grads: list[Tensor], params: list[Tensor], lr: float) -> list[Tensor]:
+    def _penalised(self, grads: list[Tensor], params: list[Tensor], lr: Rate) -> list[Tensor]:
         return self._decayed(grads, params)
 
 
@@ -134,7 +139,7 @@ class AdamW(Adam):
 
     name: ClassVar[str] = "adamw"
 
-    def _penalised(self, grads: list[Tensor], params: list[Tensor], lr: float) -> list[Tensor]:
+    def _penalised(self, grads: list[Tensor], params: list[Tensor], lr: Rate) -> list[Tensor]:
         torch._foreach_mul_(params, 1 - lr * self.weight_decay)
         return grads
 

@@ -1,10 +1,11 @@
 """Every random number comes from a seed derived from names, so that a client or metric more shifts no other stream."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 import torch
+from torch import Tensor
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -18,10 +19,43 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derive(seed, *names))
 
 
-@contextmanager
-def scope(seed: int) -> Iterator[None]:
-    """Seed torch's global generator (dropout, layer initialisation) inside; put it back after."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
+class Scope:
+    """Inside, torch's global generators (dropout, layer initialisation) follow a seed; after, they are put back.
+
+    Entered again, it goes on where it was left: work that is done in two parts draws what it would have drawn in one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._mine: list[Tensor] = []
+        self._theirs: list[Tensor] = []
+
+    def __enter__(self) -> Self:
+        """Seed, or go on."""
+        self._theirs = _states()
+        if self._mine:
+            _restore(self._mine)
+        else:
+            torch.manual_seed(self._seed)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Put back what was there before."""
+        self._mine = _states()
+        _restore(self._theirs)
+
+
+def scope(seed: int) -> Scope:
+    """A part of the program with random numbers of its own."""
+    return Scope(seed)
+
+
+def _states() -> list[Tensor]:
+    cpu = [torch.get_rng_state()]
+    return [*cpu, torch.cuda.get_rng_state()] if torch.cuda.is_available() else cpu
+
+
+def _restore(states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state)

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from .net import Net, Variables
-from .optim import Optimizer, State
+from .optim import Optimizer, Rate, State
 from .tree import Tensors
 
 NO_STATE: State = {}
+Fn = TypeVar("Fn", bound=Callable[..., Any])
 PerParam = Annotated[Tensors, "one tensor per parameter of the network"]
 
 
@@ -19,6 +20,17 @@ class Batch(NamedTuple):
 
     x: Tensor
     y: Tensor
+
+
+class Visits(NamedTuple):
+    """A round of a client: how large its batches are, and which of its images each holds.
+
+    `looks(n)` draws how the next `n` images are augmented, a row each; None where nothing is random.
+    """
+
+    sizes: list[int]
+    images: Tensor
+    looks: Callable[[int], Tensor | None]
 
 
 class Site(Protocol):
@@ -46,6 +58,14 @@ class Site(Protocol):
         """Each image once, in order, as evaluation sees it."""
         ...
 
+    def visits(self, seed: int, rows: Tensor | None = None) -> Visits:
+        """What `batches` goes through, for an engine that prepares many batches at once."""
+        ...
+
+    def drawn(self, images: Tensor, looks: Tensor | None) -> Tensor:
+        """Those of its images as training sees them; the looks are on the images' device."""
+        ...
+
 
 class Answer(NamedTuple):
     """What a model says of a batch: logits, and the evidence for each class where the method weighs it."""
@@ -63,7 +83,7 @@ class Round(NamedTuple):
 
     number: int  # from 0
     total: int
-    lr: float
+    lr: Rate
     steps: int
     examples: int
     seed: int
@@ -129,12 +149,17 @@ class Rules:
 
 
 Gradient = Callable[[Callable[[Tensors], tuple[Tensor, Loss]], Tensors], tuple[Tensors, Loss]]
-Update = Callable[[Tensors, State, Tensors, float], tuple[Tensors, State]]
+Update = Callable[[Tensors, State, Tensors, Rate], tuple[Tensors, State]]
+
+
+def as_it_is(fn: Fn) -> Fn:
+    """The engine's way to compute a function, where it has none."""
+    return fn
 
 
 @dataclass(frozen=True)
 class Task:
-    """What stays the same over a run. `gradient` and `update` are the engine's way to compute."""
+    """What stays the same over a run. `gradient`, `update` and `fuse` are the engine's way to compute."""
 
     net: Net
     optimizer: Optimizer
@@ -144,6 +169,8 @@ class Task:
     gradient: Gradient
     update: Update
     rules: Rules = field(default_factory=Rules)
+    exact: bool = True  # False: sums may be taken in another order, and products in a lower precision
+    fuse: Callable[[Any], Any] = as_it_is  # a function of tensors, perhaps compiled
 
     @property
     def clients(self) -> int:

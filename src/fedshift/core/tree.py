@@ -61,6 +61,13 @@ def _same_names(path: str, tree: object, other: object) -> None:
         raise MessageError(f"{path or 'state'}: two trees differ in {', '.join(odd)}; give trees with the same names.")
 
 
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor on `device`; on its way from the host to a GPU it passes pinned memory, so that the host goes on."""
+    if x.device == device or x.device.type != "cpu" or device.type != "cuda":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
+
+
 def zeros(tree: T) -> T:
     """A tree of zeros in the same shapes."""
     return map(torch.zeros_like, tree)

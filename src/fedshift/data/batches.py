@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core import seeds
-from ..core.task import Batch
+from ..core import seeds, tree
+from ..core.task import Batch, Visits
 from .augment import Transform
 from .pictures import Pictures
 
@@ -64,14 +63,6 @@ def sizes(n: int, batch: int, drop_last: bool = False) -> list[int]:
     return [batch] * whole + [rest] * bool(rest)
 
 
-class Visits(NamedTuple):
-    """A round's batches: how large, which pictures, and how each is augmented (None: not at all)."""
-
-    sizes: list[int]
-    pictures: Tensor
-    table: Tensor | None
-
-
 @dataclass(frozen=True)
 class ClientData:
     """A client's training images; its site's name seeds nothing here, the round does."""
@@ -92,26 +83,31 @@ class ClientData:
         return self.budget.count(self.examples if rows is None else len(rows))
 
     def visits(self, seed: int, rows: Tensor | None = None) -> Visits:
-        """The whole round, drawn at once: shuffled by one stream, augmented by another."""
-        n = self.examples if rows is None else len(rows)
-        parts = list(self.budget.order(n, seeds.generator(seed, "order")))
-        index = torch.cat(parts)
-        # One table for the whole round costs a fraction of one for each batch, and holds the same numbers.
-        table = self.transform.table(seeds.generator(seed, "augment"), len(index), self.pictures.side)
-        return Visits([len(part) for part in parts], index if rows is None else rows.cpu()[index], table)
+        """The whole round: shuffled by one stream, augmented by another."""
+        parts = list(self.budget.order(self.examples if rows is None else len(rows), seeds.generator(seed, "order")))
+        index, gen = torch.cat(parts), seeds.generator(seed, "augment")
+        return Visits(
+            [len(part) for part in parts],
+            index if rows is None else rows.cpu()[index],
+            lambda n: self.transform.table(gen, n, self.pictures.side),
+        )
+
+    def drawn(self, images: Tensor, looks: Tensor | None) -> Tensor:
+        """Those pictures as training sees them."""
+        taken = self.pictures.take(images, self.labels.device)
+        return self.transform.test(taken) if looks is None else self.transform.apply(taken, looks)
 
     def batches(self, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """The round's batches, one by one."""
         device = self.labels.device
-        sizes, visited, table = self.visits(seed, rows)
-        looks = repeat(None) if table is None else torch.split(table.to(device), sizes)
-        for index, looked in zip(torch.split(visited, sizes), looks, strict=False):
-            images = self.pictures.take(index, device)
-            x = self.transform.test(images) if looked is None else self.transform.apply(images, looked)
-            yield Batch(x, self.labels[index.to(device)])
+        sizes, images, looks = self.visits(seed, rows)
+        table = looks(len(images))  # one for the whole round costs a fraction of one for each batch
+        drawn = repeat(None) if table is None else torch.split(tree.send(table, device), sizes)
+        for index, looked in zip(torch.split(images, sizes), drawn, strict=False):
+            yield Batch(self.drawn(index, looked), self.labels[tree.send(index, device)])
 
     def look(self, rows: Tensor | None = None) -> Iterator[Batch]:
         """Each image once, in order, as evaluation sees it."""
         device = self.labels.device
         for index in torch.split(torch.arange(self.examples) if rows is None else rows.cpu(), self.budget.batch):
-            yield Batch(self.transform.test(self.pictures.take(index, device)), self.labels[index.to(device)])
+            yield Batch(self.transform.test(self.pictures.take(index, device)), self.labels[tree.send(index, device)])

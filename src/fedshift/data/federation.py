@@ -13,7 +13,7 @@ from .batches import Budget, ClientData
 from .corrupt import corrupt
 from .dataset import Dataset
 from .partition import Rows
-from .pictures import Pictures
+from .pictures import Pictures, Resident, resident
 from .protocols import Dealt, Protocol, deal
 
 
@@ -48,10 +48,9 @@ class Federation:
         if device.type == "cpu":
             return self
         held = (self.val, self.test, self.unseen, self.adapt)
-        size = sum(site.pictures.nbytes for part in (self.train, *held) for site in part)
-        all_in = size <= torch.cuda.mem_get_info(device)[0] // 2
-        train = tuple(_moved(site, device, all_in) for site in self.train)
-        val, test, unseen, adapt = (tuple(_moved(site, device, all_in) for site in part) for part in held)
+        home = resident([site.pictures for part in (self.train, *held) for site in part], device)
+        train = tuple(_moved(site, device, home) for site in self.train)
+        val, test, unseen, adapt = (tuple(_moved(site, device, home) for site in part) for part in held)
         return Federation(train, val, test, unseen, adapt, self.record)
 
     def pooled(self) -> tuple[ClientData, ...]:
@@ -63,8 +62,8 @@ class Federation:
         return (ClientData(name, pictures, labels, first.budget, first.transform),)
 
 
-def _moved(part: Part, device: torch.device, all_in: bool) -> Part:
-    pictures = part.pictures.gathered(device) if all_in else part.pictures
+def _moved(part: Part, device: torch.device, home: Resident | None) -> Part:
+    pictures = part.pictures if home is None else home.moved(part.pictures)
     return replace(part, pictures=pictures, labels=part.labels.to(device))
 
 

@@ -1,10 +1,13 @@
 """Some of a data set's pictures: they stay where they are, in memory or in a file, until a batch is asked for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
+
+from ..core import tree
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,8 @@ class Pictures:
 
     def take(self, index: Tensor, device: torch.device | None = None) -> Tensor:
         """A batch, on `device`; what lies elsewhere is copied there while the device goes on with the batch before."""
-        batch = self._batch(index.to(self.row.device))
-        if device is None or batch.device == device:
-            return batch
-        return batch.pin_memory().to(device, non_blocking=True)
+        batch = self._batch(tree.send(index, self.row.device))
+        return batch if device is None else tree.send(batch, device)
 
     def _batch(self, index: Tensor) -> Tensor:
         rows = self.row[index]
@@ -61,8 +62,40 @@ class Pictures:
             batch[here] = self.arrays[k][rows[here]]
         return batch
 
-    def gathered(self, device: torch.device) -> "Pictures":
-        """The same in one array on `device`: what a GPU wants, if it fits."""
-        everything = self.take(torch.arange(len(self))).to(device)
-        rows = torch.arange(len(self), device=device)
-        return Pictures((everything,), torch.zeros_like(rows), rows)
+
+class Resident:
+    """Arrays of pictures laid one after the other on a device, for every site and every run that uses them."""
+
+    def __init__(self, arrays: Sequence[Tensor], device: torch.device) -> None:
+        self.arrays = tuple(arrays)  # kept, so that no other array can come to lie where one of these was
+        self.everything = torch.cat([a.to(device) for a in arrays])
+        starts = torch.tensor([0, *(len(a) for a in arrays[:-1])]).cumsum(0)
+        self._starts = dict(zip(map(_place, arrays), starts.tolist(), strict=True))
+
+    def moved(self, pictures: Pictures) -> Pictures:
+        """Those pictures, taken from here."""
+        starts = torch.tensor([self._starts[_place(a)] for a in pictures.arrays])
+        rows = (starts[pictures.array] + pictures.row).to(self.everything.device)
+        return Pictures((self.everything,), torch.zeros_like(rows), rows)
+
+
+Place = tuple[int, int]
+_RESIDENTS: dict[tuple[torch.device, tuple[Place, ...]], Resident] = {}
+KEPT = 4  # sets of arrays that a device holds for runs to come
+
+
+def resident(pictures: "Sequence[Pictures]", device: torch.device) -> Resident | None:
+    """All arrays behind these pictures on the device, or None if they would fill more than half of what is free."""
+    arrays = dict(sorted({_place(a): a for p in pictures for a in p.arrays}.items()))
+    key = (device, tuple(arrays))
+    if key not in _RESIDENTS:
+        if sum(a.nbytes for a in arrays.values()) > torch.cuda.mem_get_info(device)[0] // 2:
+            return None
+        for old in list(_RESIDENTS)[: 1 - KEPT]:
+            del _RESIDENTS[old]
+        _RESIDENTS[key] = Resident(list(arrays.values()), device)
+    return _RESIDENTS[key]
+
+
+def _place(array: Tensor) -> Place:
+    return array.data_ptr(), len(array)

@@ -1,10 +1,11 @@
 """How clients are trained: one loop over rounds, one over a client's steps, and the engines that run them."""
 
 from .base import Engine
+from .captured import Captured, Rehearsed
 from .debug import Debug
 from .sequential import Sequential
 from .wire import Wire
 
-ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "wire": Wire, "debug": Debug}
+ENGINES: dict[str, type[Engine]] = {cls.name: cls for cls in (Sequential, Captured, Wire, Debug, Rehearsed)}
 
-__all__ = ["ENGINES", "Debug", "Engine", "Sequential", "Wire"]
+__all__ = ["ENGINES", "Captured", "Debug", "Engine", "Rehearsed", "Sequential", "Wire"]

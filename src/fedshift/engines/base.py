@@ -65,7 +65,7 @@ class Engine(Protocol):
 
 def make_task(net: Net, optimizer: Optimizer, *, in_place: bool, **rest: Any) -> Task:
     """A task that computes in place on tensors the engine owns, or purely."""
-    net = Net(net.module, in_place=in_place)
+    net = Net(net.module, in_place=in_place, autocast=net.autocast)
     if in_place:
         return Task(net, optimizer, gradient=autograd_gradient, update=optimizer.update_, **rest)
     return Task(net, optimizer, gradient=functional_gradient, update=optimizer.update, **rest)
@@ -87,7 +87,7 @@ def client_round(method: Method, task: Task, job: Job, *, keep: bool) -> Result:
     """What one client does in one round: the only client loop."""
     memory = remember(method, task, job.down, job.memory, job.before)
     with seeds.scope(job.round.seed):
-        work = opened(method, task, job, memory)
+        work = opened(method, task, job, memory, own=task.net.in_place)
         opts, log = dict(memory.opt), list[Metrics]()
         batches = iter(job.site.batches(job.seed, work.rows))
         for phase, steps in divided(method.phases(task), work.round.steps):
@@ -100,12 +100,14 @@ def client_round(method: Method, task: Task, job: Job, *, keep: bool) -> Result:
         return closed(method, task, job, work, opts if keep else {}, means(log))
 
 
-def opened(method: Method, task: Task, job: Job, memory: Memory) -> Work:
-    """What a client's steps start from, with the statistics that the protocol keeps there and the round's true size."""
+def opened(method: Method, task: Task, job: Job, memory: Memory, *, own: bool) -> Work:
+    """What a client's steps start from, with the statistics that the protocol keeps there and the round's true size.
+
+    With `own` the model and the memory become this round's own copies, where training writes in place.
+    """
     work = method.begin(task, job.down, memory.client, job.round, job.site)
     model = overlay(work.model, memory.statistics)
-    # Training may write in place: the model and the memory become this round's own copies.
-    work = work._replace(model=tree.clone(model) if task.net.in_place else model, site=job.site)
+    work = work._replace(model=tree.clone(model) if own else model, site=job.site)
     if work.rows is None:
         return work
     return work._replace(round=job.round._replace(steps=job.site.steps(work.rows), examples=len(work.rows)))

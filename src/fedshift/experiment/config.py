@@ -90,10 +90,22 @@ class Experiment:
     eval: EvalConfig = EvalConfig()
     engine: Annotated[str, Choice(lambda: ENGINES, "engine"), "how clients are trained"] = "sequential"
     device: Annotated[Literal["cpu", "cuda"], "where tensors live"] = "cpu"
-    precision: Annotated[Literal["float32", "float64"], "of parameters and images"] = "float32"
+    precision: Annotated[
+        Literal["float32", "float64", "tf32", "bf16"],
+        "float32 and float64 are exact; tf32 rounds what a GPU multiplies, bf16 also what it stores on the way",
+    ] = "float32"
     checkpoint: Annotated[int, Range(1), "rounds between checkpoints"] = 1
 
     def __post_init__(self) -> None:
         """Refuse a selection without anything to select by."""
+        if self.device == "cpu" and self.engine == "captured":
+            raise ConfigError(
+                "engine is 'captured' and device 'cpu', expected device 'cuda'; it records steps for a GPU: set "
+                "device = 'cuda', or engine = 'sequential'"
+            )
+        if self.device == "cpu" and self.precision == "tf32":
+            raise ConfigError(
+                "precision is 'tf32' and device 'cpu', where nothing computes in it; please use 'float32'"
+            )
         if self.eval.select == "val" and not (self.data.val or self.data.truncate_val):
             raise ConfigError("eval.select is 'val' and data.val is 0; please hold out a share, such as data.val = 0.1")

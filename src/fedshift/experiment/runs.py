@@ -12,9 +12,10 @@ from ..core.errors import CheckpointError
 from ..data import Dataset
 from ..engines.loop import State, run
 from . import strict
-from .checkpoint import load_checkpoint, save_checkpoint
+from .checkpoint import load_checkpoint
 from .config import Experiment
-from .files import append_line, cut, owned, write_whole
+from .files import cut, owned, write_whole
+from .journal import BackgroundJournal, Journal
 from .setup import Setup, set_up, versions
 
 
@@ -106,48 +107,26 @@ def _begin(config: Experiment, folder: Folder, setup: Setup) -> tuple[State, flo
 
 
 def _rounds(
-    config: Experiment, folder: Folder, setup: Setup, state: State, seconds: float
+    config: Experiment, folder: Folder, setup: Setup, begun: State, seconds: float
 ) -> Generator[Event, None, None]:
-    last = saved = Noted(state, seconds, _sizes(folder))
-    start = time.perf_counter() - seconds
-    try:
-        for state in run(setup.method, setup.task, setup.engine, setup.sites, setup.plan, last.state):
+    start, journal = time.perf_counter() - seconds, _journal(config, folder)
+    with journal:
+        for state in run(setup.method, setup.task, setup.engine, setup.sites, setup.plan, begun):
             end = state.total == setup.rounds
             record = _record(setup, state) if end or state.total % config.eval.every == 0 else None
-            last = _note(folder, setup, state, record, time.perf_counter() - start)
-            if end or state.total % config.checkpoint == 0:
-                saved = _save(folder, last)
-            yield Event(state.total, setup.rounds, last.seconds, state.metrics, record)
-    except (KeyboardInterrupt, GeneratorExit):
-        if last is not saved:
-            _save(folder, last)
-        raise
+            seconds = time.perf_counter() - start
+            if record is not None:
+                journal.line("records", json.dumps(record))
+            line = {"round": state.total, "rounds": setup.rounds, "seconds": round(seconds, 4)}
+            journal.line("timings", json.dumps(line))
+            journal.state(state, seconds, save=end or state.total % config.checkpoint == 0)
+            yield Event(state.total, setup.rounds, seconds, state.metrics, record)
 
 
-class Noted(NamedTuple):
-    """A state whose lines are in the logs, and how long the logs then were."""
-
-    state: State
-    seconds: float
-    sizes: dict[str, int]
-
-
-def _note(folder: Folder, setup: Setup, state: State, record: dict[str, Any] | None, seconds: float) -> Noted:
-    if record is not None:
-        append_line(folder.records, json.dumps(record))
-    line = {"round": state.total, "rounds": setup.rounds, "seconds": round(seconds, 4)}
-    append_line(folder.timings, json.dumps(line))
-    return Noted(state, seconds, _sizes(folder))
-
-
-def _save(folder: Folder, noted: Noted) -> Noted:
-    save_checkpoint(folder.checkpoint, noted.state, {**noted.sizes, "seconds": noted.seconds})
-    return noted
-
-
-def _sizes(folder: Folder) -> dict[str, int]:
-    logs = {"records": folder.records, "timings": folder.timings}
-    return {name: path.stat().st_size if path.exists() else 0 for name, path in logs.items()}
+def _journal(config: Experiment, folder: Folder) -> Journal:
+    """Beside the run where rounds are too short to wait for a disk."""
+    kind = BackgroundJournal if config.engine in ("captured", "rehearsed") else Journal
+    return kind(folder.checkpoint, {"records": folder.records, "timings": folder.timings})
 
 
 def _record(setup: Setup, state: State) -> dict[str, Any]:

@@ -45,13 +45,14 @@ class Setup:
 
 def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
     """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own."""
-    device, dtype = torch.device(config.device), getattr(torch, config.precision)
+    device, dtype = torch.device(config.device), torch.float64 if config.precision == "float64" else torch.float32
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
+    exact = _set_precision(config)
     data = data or load(config.data.name, config.data.size, config.data.fit)
     federation = _federation(config, data, dtype, device)
     module = _network(config, data).to(device, dtype)
-    net = Net(module)
+    net = Net(module, autocast=torch.bfloat16 if config.precision == "bf16" else None)
     _check_fit(config, net, federation)
     sites = federation.pooled() if config.method.pools else federation.train
     engine = ENGINES[config.engine]()
@@ -62,6 +63,7 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
         examples=tuple(site.examples for site in sites),
         classes=len(data.classes),
         rules=Rules(config.federation.weights, config.federation.buffers),
+        exact=exact,
     )
     f = config.federation
     plan = Plan(config.seed, f.rounds, f.participation, config.schedule, config.local.keep_optimizer)
@@ -74,6 +76,16 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
         plan,
         Evaluator(federation, transform, config.eval.batch, config.eval.unseen),
     )
+
+
+def _set_precision(config: Experiment) -> bool:
+    """Tell torch what a GPU may do; returns whether results are exact: the same bits whenever a run is repeated."""
+    exact = config.precision in ("float32", "float64")
+    if config.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not exact
+        # Kernels chosen by trying them are faster, and may be others the next time.
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = not exact, exact
+    return exact
 
 
 def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Federation:

@@ -1,0 +1,199 @@
+"""A client's step over tensors that stay where they are, recorded once for each size of batch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import seeds, tree
+from ..core.net import Variables
+from ..core.task import Batch, Round, Site, Step, Task, Visits, Work
+from .machine import Body, Machine, NotCapturable
+
+ALIGN = 4  # augmentation treats every fourth image of a batch alike: batches begin at multiples of it
+BYTES = 64 * 2**20  # of prepared images
+
+
+class Carried(NamedTuple):
+    """The tensors of a `Work`: all that a step reads and writes but its batch."""
+
+    model: Variables
+    down: Any
+    client: Any
+    opt: Any
+    aux: Any
+
+
+class StepRound:
+    """What a recorded step may know of its round: the learning rate, as a tensor."""
+
+    def __init__(self, lr: Tensor) -> None:
+        self.lr = lr
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else would be frozen at its first value."""
+        if name in Round._fields:
+            raise NotCapturable(f"its step reads round.{name}, which `begin` should put into aux")
+        raise AttributeError(name)
+
+
+@dataclass
+class Feed:
+    """Prepared images and labels of some batches to come, and where the next batch begins."""
+
+    x: Tensor  # [capacity, height, width, channels], or channels before height where sums must keep their order
+    y: Tensor
+    at: Tensor
+    channels_last: bool
+
+    @classmethod
+    def of(cls, site: Site, largest: int, *, channels_last: bool) -> "Feed":
+        """Room for a site's images, and for a batch of the largest size at least."""
+        x, y = next(iter(site.look(torch.zeros(1, dtype=torch.int64))))
+        shape = x.permute(0, 2, 3, 1).shape if channels_last else x.shape
+        capacity = max(2 * aligned(largest), BYTES // x.nbytes)
+        at = torch.zeros(1, dtype=torch.int64, device=x.device)
+        return cls(x.new_zeros((capacity, *shape[1:])), y.new_zeros(capacity), at, channels_last)
+
+    def fill(self, batches: Batch) -> None:
+        """Put images and labels in, and begin at the first."""
+        x, y = batches
+        self.x[: len(x)].copy_(x.permute(0, 2, 3, 1) if self.channels_last else x)
+        self.y[: len(y)].copy_(y)
+        self.at.zero_()
+
+    def batch(self, places: Tensor) -> Batch:
+        """The batch that begins at `at`; its shape is static, its place is not."""
+        here = self.at + places
+        x = self.x.index_select(0, here)
+        return Batch(x.permute(0, 3, 1, 2) if self.channels_last else x, self.y.index_select(0, here))
+
+
+@dataclass
+class Tape:
+    """The step of one phase: static tensors, their recordings by batch size, and sums of the metrics."""
+
+    machine: Machine
+    dice: Any
+    step: Step
+    feed: Feed
+    work: Work
+    carried: list[Tensor]
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    replays: dict[int, Body] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, machine: Machine, dice: Any, step: Step, feed: Feed, work: Work, *, channels_last: bool) -> "Tape":
+        """Room for work like this."""
+        kept = tree.map(lambda t: _room_for(t, channels_last), Carried(*(getattr(work, k) for k in Carried._fields)))
+        first = next(iter(work.model.params.values()))
+        lr = torch.zeros((), dtype=first.dtype, device=first.device)
+        static = Work(kept.model, kept.down, kept.client, StepRound(lr), kept.opt, kept.aux)  # type: ignore[arg-type]
+        return cls(machine, dice, step, feed, static, [t for _, t in tree.leaves(kept)])
+
+    def load(self, work: Work) -> None:
+        """Put a client's work in."""
+        new = [t for part in Carried._fields for _, t in tree.leaves(getattr(work, part))]
+        if len(new) != len(self.carried):
+            raise NotCapturable(f"its work has {len(new)} tensors where it had {len(self.carried)} before")
+        if new:
+            torch._foreach_copy_(self.carried, new)
+        self.work.round.lr.fill_(work.round.lr)  # type: ignore[union-attr]
+        if self.sums:
+            torch._foreach_zero_(list(self.sums.values()))
+
+    def unload(self, work: Work, *, keep_optimizer: bool) -> Work:
+        """The client's work as it is now, in tensors of its own."""
+        opt = tree.clone(self.work.opt) if keep_optimizer else {}
+        return work._replace(model=tree.clone(self.work.model), opt=opt, aux=tree.clone(self.work.aux))
+
+    def record(self, size: int, task: Task, fused: Task | None) -> None:
+        """Record the step on batches of this size; what the tape held is lost."""
+        places, began = torch.arange(size, device=self.feed.at.device), self.feed.at.clone()
+        with seeds.scope(0):
+            self._tried(task, places)  # libraries choose their kernels, and metrics become known
+            with self.machine.watched():
+                self._tried(task, places)
+            for _ in range(2 if fused else 0):  # compiled at the first call
+                self._tried(fused or task, places)
+            self.replays[size] = self.machine.record(lambda: self._once(fused or task, places), self.dice)
+        self.feed.at.copy_(began)
+
+    def _tried(self, task: Task, places: Tensor) -> None:
+        self.feed.at.zero_()
+        self._once(task, places)
+
+    def _once(self, task: Task, places: Tensor) -> None:
+        """One step from the static tensors to themselves."""
+        work, metrics = self.step(task, self.work, self.feed.batch(places))
+        for part in Carried._fields:
+            _write_back(getattr(self.work, part), getattr(work, part))
+        for name, value in metrics.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self.sums[name].add_(value.detach())
+        self.feed.at.add_(aligned(len(places)))
+
+
+def _room_for(t: Tensor, channels_last: bool) -> Tensor:
+    if channels_last and t.dim() == 4:
+        return torch.empty_like(t, memory_format=torch.channels_last)
+    return torch.empty_like(t, memory_format=torch.contiguous_format)
+
+
+def _write_back(old: Any, new: Any) -> None:
+    pairs = zip(tree.leaves(old), tree.leaves(new), strict=True)
+    moved = [(o, n) for (_, o), (_, n) in pairs if o.data_ptr() != n.data_ptr()]
+    if moved:
+        torch._foreach_copy_([o for o, _ in moved], [n.detach() for _, n in moved])
+
+
+def aligned(size: int) -> int:
+    """A batch's length in a feed."""
+    return -(-size // ALIGN) * ALIGN
+
+
+class Feeder:
+    """Keeps a feed ahead of a client's steps: little at first, so that they begin soon, then as much as it holds."""
+
+    def __init__(self, machine: Machine, feed: Feed, site: Site, visits: Visits) -> None:
+        self._machine, self._feed, self._site, self._visits = machine, feed, site, visits
+        self._chunks = chunks(visits.sizes, len(feed.y))
+        self._images = iter(torch.split(visits.images, visits.sizes))
+        self._ready: Iterator[int] = iter(())
+
+    def next(self) -> int:
+        """The size of the next batch, which is in the feed where it goes on."""
+        size = next(self._ready, 0)
+        if not size:
+            self._fill(next(self._chunks))
+            size = next(self._ready)
+        return size
+
+    def _fill(self, sizes: list[int]) -> None:
+        images = [next(self._images) for _ in sizes]
+        looks = self._visits.looks(sum(sizes))
+        table = None if looks is None else self._machine.send(_padded(list(torch.split(looks, sizes))))
+        index = _padded(images)
+        self._feed.fill(Batch(self._site.drawn(index, table), self._site.labels[self._machine.send(index)]))
+        self._ready = iter(sizes)
+
+
+def chunks(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
+    """The batches that are prepared at once."""
+    part, used, limit = list[int](), 0, capacity // 8
+    for size in sizes:
+        if part and used + aligned(size) > limit:
+            yield part
+            part, used, limit = [], 0, capacity
+        part.append(size)
+        used += aligned(size)
+    if part:
+        yield part
+
+
+def _padded(batches: list[Tensor]) -> Tensor:
+    """One after the other, each filled up to a multiple of `ALIGN` with its last row, which no step reads."""
+    return torch.cat([p for b in batches for p in (b, b[-1:].expand(aligned(len(b)) - len(b), *b.shape[1:]))])
