@@ -1,16 +1,20 @@
 """What an engine is: it trains the clients of a cohort, each by the one client loop, and owns how that is computed."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
 
 from ..core import seeds, tree
 from ..core.algorithm import Algorithm
 from ..core.average import local_statistics
 from ..core.local import autograd_gradient, descend, functional_gradient
 from ..core.net import Net, Part, Variables, overlay, part
-from ..core.optim import Optimizer, State
+from ..core.optim import Optimizer, Rate, State
 from ..core.task import Metrics, Phase, Round, Site, Step, Task, Work
+from ..core.tree import Tensors
 
 Method = Algorithm[Any, Any, Any, Any]
 
@@ -69,6 +73,18 @@ def make_task(net: Net, optimizer: Optimizer, *, in_place: bool, **rest: Any) ->
     if in_place:
         return Task(net, optimizer, gradient=autograd_gradient, update=optimizer.update_, **rest)
     return Task(net, optimizer, gradient=functional_gradient, update=optimizer.update, **rest)
+
+
+def rate_as_tensor(task: Task) -> Task:
+    """Updates take the rate as a tensor: on a GPU, plain steps and recorded ones are then the same arithmetic."""
+
+    def update(grads: Tensors, state: State, params: Tensors, lr: Rate) -> tuple[Tensors, State]:
+        if not isinstance(lr, Tensor):
+            first = next(iter(params.values()))
+            lr = torch.full((), lr, dtype=first.dtype, device=first.device)
+        return task.optimizer.update_(grads, state, params, lr)
+
+    return replace(task, update=update)
 
 
 def remember(method: Method, task: Task, down: Any, memory: Memory | None, before: Any) -> Memory:

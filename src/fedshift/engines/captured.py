@@ -14,8 +14,7 @@ from ..core import seeds
 from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Phase, Site, Task, Visits, Work
-from ..core.tree import Tensors
-from .base import Job, Method, Result, closed, divided, opened, optimizer_state, remember, step_of
+from .base import Job, Method, Result, closed, divided, opened, optimizer_state, rate_as_tensor, remember, step_of
 from .machine import Cuda, Host, Machine, Mark, NotCapturable
 from .sequential import Sequential
 from .tape import Feed, Feeder, Tape, aligned
@@ -47,12 +46,7 @@ class Captured(Sequential):
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
         """As sequential's, with the rate as a tensor everywhere: replayed and plain steps are one arithmetic."""
-        task = super().task(net, optimizer, **rest)
-
-        def update(grads: Tensors, state: Any, params: Tensors, lr: Any) -> Any:
-            return optimizer.update_(grads, state, params, lr if isinstance(lr, Tensor) else _as_tensor(lr, params))
-
-        return replace(task, update=update)
+        return rate_as_tensor(super().task(net, optimizer, **rest))
 
     def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
         """As many clients at once as there is room for; the next ones start before the first ones are handed over."""
@@ -274,8 +268,3 @@ def _means(sums: list[Sums]) -> dict[str, float]:
             total, count = totals.get(name, (0.0, 0))
             totals[name] = total + value, count + steps
     return {name: float(total / count) for name, (total, count) in totals.items()}
-
-
-def _as_tensor(lr: float, params: Tensors) -> Tensor:
-    first = next(iter(params.values()))
-    return torch.full((), lr, dtype=first.dtype, device=first.device)

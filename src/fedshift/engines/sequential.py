@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Task
-from .base import Job, Method, Result, client_round, make_task
+from .base import Job, Method, Result, client_round, make_task, rate_as_tensor
 
 
 class Sequential:
@@ -16,7 +16,8 @@ class Sequential:
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
         """Gradients by autograd, updates in place."""
-        return make_task(net, optimizer, in_place=True, **rest)
+        task = make_task(net, optimizer, in_place=True, **rest)
+        return rate_as_tensor(task) if next(net.module.parameters()).is_cuda else task
 
     def guard(self, method: Method, where: str) -> Method:
         """Errors pass as they are."""
