@@ -1,5 +1,6 @@
 """What the captured engine asks of a device: streams, marks, random numbers, and a recording of a step."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -122,13 +123,19 @@ class Cuda:
                 body()
             finally:
                 graph.capture_end()
-        return graph.replay
+
+        def replay(_kept: Body = body) -> None:  # the recording reads tensors that its body alone holds
+            graph.replay()
+
+        return replay
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """By torch's own watch on synchronisation."""
         before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says each time that the watch is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         try:
             yield
         except RuntimeError as error:
