@@ -6,7 +6,7 @@ from pathlib import Path
 from ..core.errors import DataError, nearest
 from .dataset import Dataset, Domain, Source
 from .decode import Fit
-from .federation import Federation, federate
+from .federation import Federation, federate, shared
 from .glyphs import SOURCE as GLYPHS
 from .manifest import Manifest
 from .places import data_home
@@ -30,6 +30,7 @@ __all__ = [
     "names",
     "of_store",
     "save_manifest",
+    "shared",
 ]
 
 

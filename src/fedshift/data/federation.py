@@ -14,7 +14,7 @@ from .corrupt import corrupt
 from .dataset import Dataset
 from .partition import Rows
 from .pictures import Pictures
-from .protocols import Dealt, Protocol, deal
+from .protocols import Dealt, Protocol, deal, known
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,17 @@ def federate(data: Dataset, protocol: Protocol, seed: int, budget: Budget, trans
     return Federation(tuple(train), val, test, (*unseen, *_corrupted(data, dealt, seed)), adapt, record)
 
 
+def shared(data: Dataset, device: torch.device) -> Dataset:
+    """The data set with its pictures in one array on `device`, where several runs can use them at once."""
+    facts, sizes = known(data), [len(d.labels) for d in data.domains]
+    whole = torch.empty((sum(sizes), *data.image), dtype=data.domains[0].images.dtype, device=device)
+    parts = torch.split(whole, sizes)
+    for part, domain in zip(parts, data.domains, strict=True):
+        part.copy_(domain.images)
+    moved = (replace(d, images=p, content=facts[d.name].content) for d, p in zip(data.domains, parts, strict=True))
+    return replace(data, domains=tuple(moved))
+
+
 def _gather(data: Dataset, rows: Rows) -> tuple[Pictures, Tensor]:
     """A site's pictures, which stay where they lie, and their labels."""
     parts = [(data.domain(name), index) for name, index in rows.items()]
@@ -95,7 +106,7 @@ def _corrupted(data: Dataset, dealt: Dealt, seed: int) -> list[Held]:
     held = []
     for name, rung in dealt.corrupted.items():
         pictures, labels = _gather(data, rung.rows)
-        clean = pictures.take(torch.arange(len(labels)))
+        clean = pictures.take(torch.arange(len(labels))).cpu()
         spoilt = corrupt(clean, rung.kind, rung.severity, seeds.derive(seed, "corrupt", name))
         held.append(Held(name, Pictures.of(spoilt), labels))
     return held

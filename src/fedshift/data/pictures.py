@@ -62,7 +62,12 @@ class Pictures:
         return batch
 
     def gathered(self, device: torch.device) -> "Pictures":
-        """The same in one array on `device`: what a GPU wants, if it fits."""
+        """The same in one array on `device`: what a GPU wants, if it fits; parts of one array there are left in it."""
+        whole = self.arrays[0]._base
+        if whole is not None and whole.device.type == device.type and all(a._base is whole for a in self.arrays):
+            starts = torch.tensor([a.storage_offset() // whole.stride(0) for a in self.arrays])
+            rows = (self.row + starts[self.array]).to(device)
+            return Pictures((whole,), torch.zeros_like(rows), rows)
         everything = self.take(torch.arange(len(self))).to(device)
         rows = torch.arange(len(self), device=device)
         return Pictures((everything,), torch.zeros_like(rows), rows)

@@ -45,9 +45,8 @@ class Setup:
 
 def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
     """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own."""
+    check_device(config)
     device, dtype = torch.device(config.device), getattr(torch, config.precision)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
     data = data or load(config.data.name, config.data.size, config.data.fit)
     federation = _federation(config, data, dtype, device)
     module = _network(config, data).to(device, dtype)
@@ -74,6 +73,12 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
         plan,
         Evaluator(federation, transform, config.eval.batch, config.eval.unseen),
     )
+
+
+def check_device(config: Experiment) -> None:
+    """Refuse a device that is not there."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
 
 
 def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Federation:
