@@ -1,11 +1,11 @@
 """The moving picture of a sweep on a terminal: a table that fills, with a place for each run."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
-from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -62,37 +62,51 @@ class Board(Lines):
         for name, group in protocols.items():
             if whole or (any(c.state == "running" for c in group) and _height(group) <= room):
                 room -= _height(group) if not whole else 0
-                parts += [Text(name, "bold"), self._grid(group)] if name else [self._grid(group)]
+                parts += [Text(name, "bold")] * bool(name) + [self._grid(group), Text("")]
             elif room > 0:
                 room -= 1
                 parts.append(_line(name, group))
-        return Group(*parts, Text(""), self._foot(self.tally))
+        parts += [] if whole else [Text("")]
+        return Group(*parts, self._foot(self.tally))
 
     def _grid(self, cells: list[Cell]) -> RenderableType:
         columns = list(dict.fromkeys(c.left_out for c in cells))
         methods = list(dict.fromkeys(c.method for c in cells))
         seeds = list(dict.fromkeys(c.seed for c in cells))
-        longest = max(map(len, methods))
-        roomy = longest + len(columns) * (2 + len(seeds) * (WIDE + 1)) <= self._console.width
-        grid = Table(box=None, header_style="dim", padding=(0, 3, 0, 0), pad_edge=False)
+        heads = ["+".join(column) or "sites" for column in columns]
+        view, gap, wide = _fitting(self._console.width - max(map(len, methods)), heads, len(seeds))
+        grid = Table(box=None, header_style="dim", padding=(0, gap, 0, 0), pad_edge=False)
         grid.add_column("", no_wrap=True)
-        for column in columns:
-            grid.add_column("+".join(column) or "sites", no_wrap=True)
+        for head in heads:
+            grid.add_column(head, no_wrap=True, max_width=wide)
         places = {(c.method, c.left_out, c.seed): c for c in cells}
         for method in methods:
             rows = [[places[method, column, s] for s in seeds if (method, column, s) in places] for column in columns]
-            grid.add_row(Text(method), *(_roomy(row) if roomy else _tight(row) for row in rows))
-        return Padding(grid, (0, 0, 1, 0))
+            grid.add_row(Text(method), *map(view, rows))
+        return grid
 
     def _foot(self, tally: Tally) -> RenderableType:
         done, left = tally.work()
         finished, failed, of = tally.count("done"), tally.count("failed"), len(tally.cells)
-        grid = Table.grid(padding=(0, 2), expand=False)
-        words = Text(f"{finished} of {of} runs")
+        wide = self._console.width >= 100
+        bar = ProgressBar(max(done + left, 1e-9), done, width=32 if wide else 12, complete_style="green")
+        words = Text(f"{finished} of {of} runs", no_wrap=True)
         words.append(f", {failed} failed", "red") if failed else None
-        running = f"{tally.count('running')} running"
-        grid.add_row(ProgressBar(max(done + left, 1e-9), done, width=32), words, Text(running, "dim"), tally.pace())
+        running = Text(f"{tally.count('running')} running" if wide else "", "dim")
+        grid = Table.grid(padding=(0, 2), expand=False)
+        grid.add_row(bar, words, running, Text(tally.pace(), no_wrap=True))
         return grid
+
+
+def _fitting(space: int, heads: list[str], seeds: int) -> tuple[Callable[[list[Cell]], Text], int, int]:
+    """The fullest view of the cells for which there is space, the gap between columns, and their greatest width."""
+    longest = max(map(len, heads))
+    views = [(_roomy, 3, seeds * (WIDE + 1) - 1), (_tight, 3, WIDE + 1 + seeds), (_letters, 2, max(5, seeds))]
+    for view, gap, cell in views:
+        for wide in (max(longest, cell), max(8, cell)):
+            if len(heads) * (wide + gap) <= space:
+                return view, gap, wide
+    return _letters, 1, max(5, seeds)
 
 
 def _height(cells: list[Cell]) -> int:
@@ -123,8 +137,16 @@ def _place(cell: Cell) -> Text:
 def _tight(cells: list[Cell]) -> Text:
     """The mean so far, and one letter for each seed."""
     done = [cell.accuracy for cell in cells if cell.accuracy is not None]
-    parts = [Text(f"{100 * sum(done) / len(done):>{WIDE}.1f} " if done else " " * (WIDE + 1))]
-    for cell in cells:
-        mark, style = MARKS.get(cell.state, ("█", "green"))
-        parts.append(Text(EIGHTHS[int(cell.share * 7.99)] if cell.state == "running" else mark, style))
-    return Text("").join(parts)
+    mean = f"{100 * sum(done) / len(done):>{WIDE}.1f} " if done else " " * (WIDE + 1)
+    return Text.assemble(mean, _letters(cells))
+
+
+def _letters(cells: list[Cell]) -> Text:
+    """One letter for each seed: it grows while the run does."""
+    return Text("").join(_letter(cell) for cell in cells)
+
+
+def _letter(cell: Cell) -> Text:
+    if cell.state == "running":
+        return Text(EIGHTHS[int(cell.share * 7.99)], "bright_black")
+    return Text(*MARKS.get(cell.state, ("■", "green")))

@@ -116,7 +116,8 @@ def what(event: Info) -> str:
 def how(event: Info) -> str:
     """Where and with what a run is computed."""
     threads = f"{event['threads']} thread{'' if event['threads'] == 1 else 's'}"
-    threads += f", {event['at_once']} runs at once" if event.get("at_once", 1) > 1 else ""
+    if event.get("at_once", 1) > 1:
+        threads = f"{event['at_once']} runs at once" + (f" of {threads}" if event["device"] == "cpu" else "")
     return f"{event['model']}, engine {event['engine']} on {event['device']}, {threads}, in {event['folder']}"
 
 

@@ -10,6 +10,7 @@ from ..core.errors import ConfigError, nearest
 from ..data import domains_of
 from ..experiment import strict
 from ..experiment.config import Experiment
+from ..methods import METHODS
 from .driving import configuration
 
 Settings = dict[str, Any]
@@ -41,35 +42,33 @@ def planned(args: Namespace) -> list[Experiment]:
 
 def _block(args: Namespace, dataset: str, point: tuple[str, ...], methods: list[Settings]) -> list[Settings]:
     """One protocol: the settings of each left-out domain and method."""
-    bases = [_base(args, dataset, point, method) for method in methods]
+    names = [method["name"] for method in methods]
+    bases = [_base(args, dataset, [text for text in point if _concerns(text, m["name"], names)], m) for m in methods]
     choices = left_out_choices(args.leave_out, strict.build(Experiment, bases[0]))
     return [{**base, "data": {**base.get("data", {}), "left_out": choice}} for choice in choices for base in bases]
 
 
-def _base(args: Namespace, dataset: str, point: tuple[str, ...], method: Settings) -> Settings:
+def _base(args: Namespace, dataset: str, point: list[str], method: Settings) -> Settings:
     """A method's settings; a preset may have its own for the method and for the data set."""
     preset, sets = args.preset, list(args.set)
     if dataset:
         preset = preset and f"{preset.partition(':')[0]}:{dataset}"
         sets.append(f'data.name="{dataset}"')
-    name = method["name"]
-    base = {**configuration(args.config, [*sets, f'method="{name}"'], preset), "method": method}
-    return strict.merge(base, [text for text in point if _concerns(text, name)])
+    base = configuration(args.config, [*sets, f'method="{method["name"]}"'], preset)
+    return strict.merge({**base, "method": method}, point)
 
 
-def _concerns(text: str, method: str) -> bool:
+def _concerns(text: str, method: str, among: list[str]) -> bool:
     """Whether a point of the grid is for this method: `method.mu` is for those that have a `mu`."""
-    from ..methods import METHODS
-
     keys, _ = strict.parse_set(text)
-    if keys[0] != "method" or method not in METHODS:
+    if keys[0] != "method":
         return True
-    owners = [name for name, cls in METHODS.items() if keys[1:2] and _has(cls, keys[1])]
-    return method in owners or not owners  # a key that nobody has is refused where it is used
+    owners = [name for name in among if name in METHODS and ".".join(keys) in _keys(METHODS[name])]
+    return method in owners or not owners  # a key that none of them has is refused where it is used
 
 
-def _has(cls: type, key: str) -> bool:
-    return any(field.name == f"method.{key}" for field in strict.fields_of(cls, "method"))
+def _keys(method: type) -> list[str]:
+    return [field.name for field in strict.fields_of(method, "method")]
 
 
 def grid_values(text: str) -> list[str]:
