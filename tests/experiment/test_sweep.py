@@ -18,7 +18,7 @@ from fedshift.engines import ENGINES, Sequential
 from fedshift.engines.turn import TURN
 from fedshift.experiment import strict
 from fedshift.experiment.config import DataConfig, Experiment, FederationConfig, LocalConfig, ModelConfig
-from fedshift.experiment.crew import Alone, End, Host, Threads, Told, end_of
+from fedshift.experiment.crew import Alone, End, Gpu, Host, Threads, Told, end_of
 from fedshift.experiment.files import owned
 from fedshift.experiment.processes import Processes
 from fedshift.experiment.room import gpu_room
@@ -404,3 +404,29 @@ def test_as_many_runs_as_keep_a_gpu_busy_and_fit_its_memory():
     assert gpu_room(config("central"), PRESENT, plenty) == 36
     assert gpu_room(config(), PRESENT, 3 * 10**6) in range(1, 18)
     assert gpu_room(config(), PRESENT, 1) == 1
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+
+
+@needs_gpu
+def test_threads_on_a_gpu_give_what_each_gives_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    runs = [replace(one, device="cuda") for one in SIX]
+    data = shared(PRESENT, torch.device("cuda"))
+    plan = Plan(runs, tmp_path / "sweep")
+    list(Sweep(plan, Threads(4, lambda _: data, Gpu())))
+    assert len(plan.having("done")) == 6
+    same(runs, tmp_path / "sweep", alone(runs, tmp_path / "alone"))
+
+
+@needs_gpu
+def test_a_gpu_without_memory_for_one_run_goes_on_with_fewer(tmp_path):
+    calls = []
+
+    def data_of(config):
+        calls.append(config)
+        return torch.empty(1 << 50, device="cuda") if len(calls) == 3 else PRESENT
+
+    sweep = Sweep(Plan([replace(one, device="cuda") for one in SIX], tmp_path), Threads(3, data_of, Gpu()))
+    assert kinds(sweep).count("done") == 6 and sweep.room == 2

@@ -203,16 +203,25 @@ class Threads:
             thread.join()
 
     def _work(self, config: Experiment, folder: Folder) -> None:
-        name = folder.path.name
+        """Whatever happens, its end is told: nobody must wait for a thread that is gone."""
         try:
-            with TURN, self._device.stream(), closing(follow(config, folder, self._data_of)) as run:
-                for what in run:
-                    if self._stopping:
-                        return
-                    self._told.put(Told(name, what if isinstance(what, Event) else self._checked(what)))
-                    TURN.wait(lambda: time.sleep(0))  # between two rounds nothing of the process's is in use
-        except Exception as error:  # nobody must wait for a thread that is gone
-            self._told.put(Told(name, end_of(error)))
+            with TURN, self._device.stream():
+                end = self._run(config, folder)
+        except Exception as error:
+            end = end_of(error)
+        with TURN:
+            end = self._checked(end)
+        self._told.put(Told(folder.path.name, end))
+
+    def _run(self, config: Experiment, folder: Folder) -> End:
+        with closing(follow(config, folder, self._data_of)) as run:
+            while not self._stopping:
+                what = next(run)
+                if isinstance(what, End):
+                    return what
+                self._told.put(Told(folder.path.name, what))
+                TURN.wait(lambda: time.sleep(0))  # between two rounds nothing of the process's is in use
+        return End("crashed", "it was stopped")
 
     def _checked(self, end: End) -> End:
         """An error of the device that the device survives is the run's own."""

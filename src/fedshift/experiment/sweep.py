@@ -154,7 +154,7 @@ class Sweep:
     def _ended(self, entry: Entry, end: End) -> Iterator[News]:
         """What a run's end means for it and for the others."""
         others = len(self.plan.having("running")) - 1
-        if end.kind == "done":
+        if end.kind == "done" or entry.folder.done.exists():  # what is finished stays so, whatever broke after it
             entry.state = "done"
             yield News("done", entry)
         elif end.kind == "memory" and others:
@@ -210,7 +210,7 @@ class Sweep:
 
     def _put_back(self) -> None:
         for entry in self.plan.having("running", "retrying"):
-            entry.state = "waiting"
+            entry.state = "done" if entry.folder.done.exists() else "waiting"
 
     def _write(self) -> None:
         """The log, for whoever wants to know tomorrow; the sweep goes on without it on a full disk."""
