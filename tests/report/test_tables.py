@@ -5,7 +5,7 @@ from math import sqrt
 
 import pytest
 
-from fedshift.report.comparison import Comparison, Number, labels, summarise
+from fedshift.report.comparison import Comparison, Number, labels, protocols, summarise
 from fedshift.report.records import ReportError, load
 from fedshift.report.tables import Table, data, domain_table, main_table, markdown, notes, site_table, text
 
@@ -149,3 +149,15 @@ def test_a_curve_is_over_the_rounds_that_all_runs_have(write: Write) -> None:
     c = compared(write, [({"name": "fedavg"}, 0.8)])
     shorter = Comparison((c.runs[0], load(write("s", list(c.runs[1].records[:2]), changes={"data.left_out": ["y"]}))))
     assert [number for number, _ in shorter.curve("fedavg", lambda r: 1.0)] == [1, 2]
+
+
+def test_protocols_are_told_apart_by_as_few_settings_as_it_takes():
+    def config(data, lr, epochs, seed=0, method="fedavg"):
+        settings = {"data": {"name": data, "left_out": []}, "optimizer": {"lr": lr}, "local": {"epochs": epochs}}
+        return {**settings, "seed": seed, "method": {"name": method}}
+
+    assert protocols([config("a", 0.1, 1), config("a", 0.1, 1, 5, "local")]) == ["", ""]
+    assert protocols([config("a", 0.1, 1), config("b", 0.2, 5)]) == ["a", "b"]  # one setting is enough
+    four = [config(data, lr, 5 if data == "b" else 1) for data in "ab" for lr in (0.1, 0.01)]
+    assert protocols(four) == [f"{data}, optimizer.lr={lr}" for data in "ab" for lr in (0.1, 0.01)]
+    assert protocols([]) == []

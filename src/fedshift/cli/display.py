@@ -21,7 +21,7 @@ class Display(Protocol):
 
 
 def display(as_json: bool) -> AbstractContextManager[Display]:
-    """The display that suits stdout."""
+    """The display of one run that suits stdout."""
     if as_json:
         return Json()
     console = terminal()
@@ -30,6 +30,20 @@ def display(as_json: bool) -> AbstractContextManager[Display]:
     from .live import Live
 
     return Live(console)
+
+
+def sweep_display(as_json: bool) -> AbstractContextManager[Display]:
+    """The display of many runs that suits stdout."""
+    if as_json:
+        return Json()
+    console = terminal()
+    if console is None:
+        from .many import Lines
+
+        return Lines()
+    from .board import Board
+
+    return Board(console)
 
 
 class Json:
@@ -48,10 +62,10 @@ class Json:
 
 
 class Plain:
-    """Lines without control characters: at most one a second for a run, one in ten for a comparison."""
+    """Lines without control characters, at most one a second."""
 
     def __init__(self) -> None:
-        self.run: Info = {}  # the event that started the current run
+        self.run: Info = {}  # the event that started the run
         self.record: Info | None = None  # its last evaluation
         self._printed = 0.0
 
@@ -71,47 +85,26 @@ class Plain:
         print(line, flush=True)
 
     def start(self, event: Info) -> None:
-        """A run begins, or a comparison of several."""
-        if "runs" in event:
-            self.say(f"{event['runs']} runs on {event['data']}: {event['text']}", "bold")
-            self.say(how(event), "dim")
-            return
-        self.run, self.record, self._printed = event, None, monotonic()
-        if event["of"] == 1:
-            self._printed = 0.0  # the first round is shown at once
-            self.say(what(event), "bold")
-            self.say(how(event), "dim")
-            self.say(begin(event)) if event["state"] != "new" else None
+        """The run begins; its first round is shown at once."""
+        self.run, self.record, self._printed = event, None, 0.0
+        self.say(what(event), "bold")
+        self.say(how(event), "dim")
+        self.say(begin(event)) if event["state"] != "new" else None
 
     def round(self, event: Info) -> None:
         """A round is done."""
         self.record = event["record"] or self.record
-        alone, last = self.run["of"] == 1, event["round"] == event["rounds"]
-        if (alone and last) or monotonic() - self._printed >= (1 if alone else 10):
+        if event["round"] == event["rounds"] or monotonic() - self._printed >= 1:
             self._printed = monotonic()
-            self.progress(event)
-
-    def progress(self, event: Info) -> None:
-        """Where the run stands."""
-        place = f"run {self.run['number']}/{self.run['of']}  " if self.run["of"] > 1 else ""
-        done = f"{event['round']:>{len(str(event['rounds']))}}/{event['rounds']}"
-        self.say(f"{place}round {done}  {pace(event)}  {now(event, self.record)}")
+            done = f"{event['round']:>{len(str(event['rounds']))}}/{event['rounds']}"
+            self.say(f"round {done}  {pace(event)}  {now(event, self.record)}")
 
     def result(self, event: Info) -> None:
-        """A run's numbers, or nothing where a comparison's tables follow."""
-        if "report" in event:
-            return
-        if self.run["of"] > 1:
-            self.say(f"{count(self.run)}  {short(event)}  {name(self.run)}")
-            return
+        """The run's numbers."""
         self.say()
         for topic, number in outcome_rows(event):
             self.say(f"{topic:<34}{number:>7}")
         self.say(f"\n{event['folder']}", "dim")
-
-    def error(self, event: Info) -> None:
-        """A run of a comparison failed."""
-        self.say(f"{count(self.run)}  {name(self.run)} failed: {event['message']}", "red")
 
 
 def what(event: Info) -> str:
@@ -123,6 +116,8 @@ def what(event: Info) -> str:
 def how(event: Info) -> str:
     """Where and with what a run is computed."""
     threads = f"{event['threads']} thread{'' if event['threads'] == 1 else 's'}"
+    if event.get("at_once", 1) > 1:
+        threads = f"{event['at_once']} runs at once" + (f" of {threads}" if event["device"] == "cpu" else "")
     return f"{event['model']}, engine {event['engine']} on {event['device']}, {threads}, in {event['folder']}"
 
 
@@ -131,16 +126,6 @@ def begin(event: Info) -> str:
     if event["state"] == "finished":
         return "This run is already finished; --fresh runs it again. Its result:"
     return f"It was interrupted; going on after round {event['done']}."
-
-
-def count(run: Info) -> str:
-    """Which run of a comparison this is."""
-    return f"{run['number']:>{len(str(run['of']))}}/{run['of']}"
-
-
-def name(run: Info) -> str:
-    """What tells a run from the others of a comparison."""
-    return f"{run['method']}, left out {'+'.join(run['left_out']) or 'none'}, seed {run['seed']}"
 
 
 def pace(event: Info) -> str:
@@ -165,13 +150,6 @@ def outcome_rows(event: Info) -> list[tuple[str, str]]:
     rows.append((f"worst site, {event['worst_site']}", percent(event["worst"], "")))
     rows += [(f"unseen, {domain}", percent(value, "")) for domain, value in event["unseen"].items()]
     return rows
-
-
-def short(event: Info) -> str:
-    """A finished run on one line."""
-    unseen = list(event["unseen"].values())
-    tail = f"  unseen {percent(sum(unseen) / len(unseen)):>7}" if unseen else ""
-    return f"sites {percent(event['sites']):>7}{tail}  {clock(event['seconds']):>5}"
 
 
 def percent(share: float | None, unit: str = " %") -> str:

@@ -53,14 +53,10 @@ def method_label(method: Any) -> str:
     return f"{method.name}({', '.join(odd)})" if odd else str(method.name)
 
 
-def drive(
-    config: Experiment, folder: Folder, emit: Emit, place: tuple[int, int] = (1, 1), data: Dataset | None = None
-) -> Run:
+def drive(config: Experiment, folder: Folder, emit: Emit) -> Run:
     """Run it, or what is left of it; the events are `start`, `round` and `result`."""
-    number, of = place
-    emit({"event": "start", "number": number, "of": of, **_start(config, folder)})
-    if data is None and not folder.done.exists():
-        data = pictures(config)
+    emit({"event": "start", **opening(config, folder)})
+    data = None if folder.done.exists() else pictures(config)
     events = execute(config, folder, data)
     with closing(events):  # an interrupted run saves its state before this goes on
         for event in events:
@@ -81,7 +77,8 @@ def pictures(config: Experiment) -> Dataset:
     return data
 
 
-def _start(config: Experiment, folder: Folder) -> dict[str, Any]:
+def opening(config: Experiment, folder: Folder) -> dict[str, Any]:
+    """What a display must know of a run at its start."""
     done = saved_round(folder.path)
     state = "finished" if folder.done.exists() else "interrupted" if done else "new"
     return {

@@ -109,6 +109,7 @@ def _row(path: Path) -> list[str]:
     except ReportError as error:
         return [path.name, f"cannot be read: {error}", *[""] * 6]
     state = "finished" if run.finished else f"round {run.rounds} of {run.total}"
+    state = f"failed: {run.failed}" if run.failed else state
     what = [run.method, run.config["data"]["name"], "+".join(run.left_out) or "none", str(run.seed)]
     return [path.name, *what, state, *_accuracies(run)]
 

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .display import Info, Plain, clock, count, name, now
+from .display import Info, Plain, clock, now
 
 
 class Live(Plain):
@@ -22,7 +22,6 @@ class Live(Plain):
         self._screen = Screen(get_renderable=self._picture, console=console, transient=True, refresh_per_second=8)
         self._last: Info | None = None
         self._heard = 0.0
-        self._spent: list[float] = []  # by the runs that this comparison has done
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -41,7 +40,7 @@ class Live(Plain):
     def start(self, event: Info) -> None:
         """A new picture."""
         super().start(event)
-        self._last, self._began = None, monotonic()
+        self._last = None
 
     def round(self, event: Info) -> None:
         """Take note; the screen draws itself."""
@@ -49,15 +48,10 @@ class Live(Plain):
         self._last, self._heard = event, monotonic()
 
     def result(self, event: Info) -> None:
-        """The run's line or table stays."""
-        if self._last is not None:
-            self._spent.append(monotonic() - self._began)
-        run, self._last = self.run, None
+        """The run's table stays."""
         self.run = {}
         self._screen.refresh()
-        self.run = run
         super().result(event)
-        self.run = {} if run.get("of") == 1 else run
 
     def _picture(self) -> RenderableType:
         if not self.run or self.run["state"] == "finished":
@@ -67,8 +61,6 @@ class Live(Plain):
         grid = Table.grid(padding=(0, 2), expand=False)
         grid.add_row(ProgressBar(total, done, width=32), f"{done}/{total} rounds", self._pace())
         parts: list[RenderableType] = [grid]
-        if self.run["of"] > 1:
-            parts.insert(0, Text(f"run {count(self.run)}: {name(self.run)}", "bold"))
         if event:
             parts.append(Text(now(event, self.record), "dim"))
         return Group(Text(""), *parts)
@@ -79,11 +71,4 @@ class Live(Plain):
             return "getting ready"
         rate = event["round"] / max(event["seconds"], 1e-9)
         left = max(0.0, (event["rounds"] - event["round"]) / rate - (monotonic() - self._heard))
-        return f"{rate:.1f}/s  {clock(left)} left{self._in_all(left)}"
-
-    def _in_all(self, left: float) -> str:
-        """The time left for a whole comparison, from the runs it has done so far."""
-        if self.run["of"] == 1:
-            return ""
-        spent = self._spent or [monotonic() - self._began + left]
-        return f", {clock(left + (self.run['of'] - self.run['number']) * sum(spent) / len(spent))} in all"
+        return f"{rate:.1f}/s  {clock(left)} left"

@@ -158,17 +158,29 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_compare(commands: Any) -> None:
-    compare = _add(
-        commands,
-        "compare",
-        "compare:compare",
-        "Compare methods on one protocol; ends in tables and a report.",
+    text = "Compare methods on one protocol, one run after another; ends in tables and a report."
+    _add_grid(_add(commands, "compare", "sweep:compare", text))
+    text = "Compare methods on one or several protocols, with as many runs at once as the machine allows."
+    sweep = _add(commands, "sweep", "sweep:sweep", text)
+    _add_grid(sweep)
+    sweep.add_argument(
+        "--grid", action="append", default=[], metavar="KEY=VALUES",
+        help="values of a setting, each in runs of its own, such as optimizer.lr=0.1,0.01; may be repeated",
+    )  # fmt: skip
+    sweep.add_argument("--datasets", metavar="LIST", help="each in runs of its own (default: as configured)")
+    sweep.add_argument("--jobs", default="auto", metavar="N", help="runs at once (default: %(default)s)")
+    sweep.add_argument("--retry-failed", action="store_true", help="try those again that failed before")
+    sweep.add_argument(
+        "--cpu-if-lost", action="store_true", help="if the GPU is lost, make what is left anew on the CPU"
     )
-    _add_settings(compare)
-    compare.add_argument("--methods", required=True, metavar="LIST", help=METHODS_HELP)
-    compare.add_argument("--leave-out", metavar="LIST", help=f"{LEAVE_OUT_HELP} (default: as configured)")
-    compare.add_argument("--seeds", metavar="LIST", help="such as 0,1,2 (default: as configured)")
-    compare.add_argument("--report", metavar="FILE.html", help="where the report goes (default: a folder under --out)")
+
+
+def _add_grid(command: argparse.ArgumentParser) -> None:
+    _add_settings(command)
+    command.add_argument("--methods", required=True, metavar="LIST", help=METHODS_HELP)
+    command.add_argument("--leave-out", metavar="LIST", help=f"{LEAVE_OUT_HELP} (default: as configured)")
+    command.add_argument("--seeds", metavar="LIST", help="such as 0,1,2 (default: as configured)")
+    command.add_argument("--report", metavar="FILE.html", help="where the report goes (default: a folder under --out)")
 
 
 def _add_looks(commands: Any) -> None:

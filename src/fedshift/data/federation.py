@@ -94,7 +94,7 @@ def _corrupted(data: Dataset, dealt: Dealt, seed: int) -> list[Held]:
     held = []
     for name, rung in dealt.corrupted.items():
         pictures, labels = _gather(data, rung.rows)
-        clean = pictures.take(torch.arange(len(labels)))
+        clean = pictures.take(torch.arange(len(labels))).cpu()
         spoilt = corrupt(clean, rung.kind, rung.severity, seeds.derive(seed, "corrupt", name))
         held.append(Held(name, Pictures.of(spoilt), labels))
     return held

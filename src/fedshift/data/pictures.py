@@ -89,11 +89,13 @@ def resident(pictures: "Sequence[Pictures]", device: torch.device) -> Resident |
     arrays = dict(sorted({_place(a): a for p in pictures for a in p.arrays}.items()))
     key = (device, tuple(arrays))
     if key not in _RESIDENTS:
-        if sum(a.nbytes for a in arrays.values()) > torch.cuda.mem_get_info(device)[0] // 2:
+        if device.type == "cuda" and sum(a.nbytes for a in arrays.values()) > torch.cuda.mem_get_info(device)[0] // 2:
             return None
         for old in list(_RESIDENTS)[: 1 - KEPT]:
             del _RESIDENTS[old]
         _RESIDENTS[key] = Resident(list(arrays.values()), device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # runs on other streams may ask for it next
     return _RESIDENTS[key]
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from ..core.errors import CheckpointError
 
 
+class FolderInUse(CheckpointError):
+    """A run folder in which another process works."""
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that at any instant the old or the new content is there, whole."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -88,6 +92,6 @@ def _lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise CheckpointError(
+        raise FolderInUse(
             f"{folder}: another process is running this experiment; wait for it, or give another --out folder."
         ) from None

@@ -60,6 +60,11 @@ class Folder:
         """There when the run is complete."""
         return self.path / "done.json"
 
+    @property
+    def failed(self) -> Path:
+        """There while the run counts as failed in a sweep, with the reason."""
+        return self.path / "failed.json"
+
     def experiment(self) -> Experiment:
         """The configuration that this run was made with."""
         if not self.config.exists():
@@ -84,6 +89,7 @@ def execute(config: Experiment, folder: Folder, data: Dataset | None = None) -> 
         return
     setup = set_up(config, data)
     with owned(folder.path):
+        folder.failed.unlink(missing_ok=True)
         state, seconds = _begin(config, folder, setup)
         yield from _rounds(config, folder, setup, state, seconds)
         write_whole(folder.done, json.dumps({"rounds": setup.rounds}).encode())

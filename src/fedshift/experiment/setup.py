@@ -1,5 +1,6 @@
 """From a configuration to everything that a run needs; all checks that can be made before training are made here."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,8 @@ class Setup:
 
 def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
     """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own."""
+    check_device(config)
     device, dtype = torch.device(config.device), torch.float64 if config.precision == "float64" else torch.float32
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
     exact = _set_precision(config)
     data = data or load(config.data.name, config.data.size, config.data.fit)
     federation = _federation(config, data, dtype, device)
@@ -82,10 +82,19 @@ def _set_precision(config: Experiment) -> bool:
     """Tell torch what a GPU may do; returns whether results are exact: the same bits whenever a run is repeated."""
     exact = config.precision in ("float32", "float64")
     if config.device == "cuda":
+        # Read when CUDA starts: queues for many streams, and matrix products that do not depend on who else computes.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not exact
         # Kernels chosen by trying them are faster, and may be others the next time.
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = not exact, exact
     return exact
+
+
+def check_device(config: Experiment) -> None:
+    """Refuse a device that is not there."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda', and torch finds no GPU on this machine; please use 'cpu'")
 
 
 def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Federation:

@@ -135,8 +135,37 @@ def flat(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
 
 def protocol(run: Run) -> dict[str, Any]:
     """What all runs of a comparison share, by dotted key."""
+    return _shared(run.config)
+
+
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     free = ("method.", "seed", "data.left_out")
-    return {key: value for key, value in flat(run.config) if not key.startswith(free)}
+    return {key: value for key, value in flat(config) if not key.startswith(free)}
+
+
+def protocols(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each configuration's protocol by the fewest settings that tell it from the others'; all are "" if it is one.
+
+    Only runs whose protocols have the same name may stand in one table.
+    """
+    shared = [_shared(config) for config in configs]
+    whole = len({json.dumps(s, sort_keys=True) for s in shared})
+    names: list[tuple[str, ...]] = [()] * len(shared)
+    for key in dict.fromkeys(["data.name", *(key for s in shared for key in s)]):
+        if len(set(names)) == whole:
+            break
+        texts = [plain(s[key]) if key in s else "none" for s in shared]
+        longer = [(*n, t if key == "data.name" else f"{key}={t}") for n, t in zip(names, texts, strict=True)]
+        names = longer if len(set(longer)) > len(set(names)) else names
+    return [", ".join(name) for name in names]
+
+
+def by_protocol(runs: Sequence[Run]) -> dict[str, "Comparison"]:
+    """Runs of several protocols as a comparison of each, in their order."""
+    groups: dict[str, list[Run]] = {}
+    for run, name in zip(runs, protocols([run.config for run in runs]), strict=True):
+        groups.setdefault(name, []).append(run)
+    return {name: Comparison(tuple(group)) for name, group in groups.items()}
 
 
 def _check_same_protocol(first: Run, other: Run) -> None:

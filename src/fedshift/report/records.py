@@ -27,6 +27,7 @@ class Run:
     rounds: int
     total: int
     finished: bool
+    failed: str = ""  # why, if it did
 
     @property
     def method(self) -> str:
@@ -66,7 +67,12 @@ def load(path: Path) -> Run:
     total = rounds if finished else max(rounds, config["federation"]["rounds"])
     versions = _json(path / "versions.json") if (path / "versions.json").exists() else {}
     seconds = float(timings[-1]["seconds"]) if timings else 0.0
-    return Run(path, config, versions, records, seconds, rounds, total, finished)
+    return Run(path, config, versions, records, seconds, rounds, total, finished, "" if finished else _failure(path))
+
+
+def _failure(path: Path) -> str:
+    file = path / "failed.json"
+    return str(_json(file).get("reason", "for an unknown reason")) if file.exists() else ""
 
 
 def find(name: str, folder: Path) -> Path:
