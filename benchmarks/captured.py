@@ -26,7 +26,6 @@ from fedshift.experiment.config import Experiment
 from fedshift.experiment.runs import Folder, execute
 from fedshift.experiment.setup import set_up
 
-
 DEVICE = "cuda"
 
 

@@ -236,7 +236,7 @@ def check_partial(case: Case) -> None:
     for state in trajectory(setup):
         stage = state.stage
         present = set(setup.plan.cohort("main", state.done - 1, setup.task.clients))
-        for i, memory in old.items():
+        for i, memory in old.items() if state.done else ():  # 0: a stage begins, with memories of its own
             if i not in present and stage == len(setup.method.stages()) - 1:
                 assert state.memory[i] is memory, f"{case.method.name}: an absent client's memory changed."
         old = dict(state.memory)

@@ -45,7 +45,8 @@ class Board(Lines):
         self.trouble(event, cell)
 
     def _end(self, tally: Tally) -> None:
-        """The tables that follow take the picture's place."""
+        """The picture is drawn once more as it ended; then the tables that follow take its place."""
+        self._screen.refresh()
         super()._end(tally)
         self._screen.refresh()
 

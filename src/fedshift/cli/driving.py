@@ -23,15 +23,17 @@ from .main import Stopped
 Emit = Callable[[dict[str, Any]], None]
 
 
-def configuration(file: str | None, sets: list[str], preset: str | None = None) -> dict[str, Any]:
-    """A preset's settings, changed by the file's, changed by those of the command line."""
+def configuration(
+    file: str | None, sets: list[str], preset: str | None = None, method: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A preset's settings, changed by the file's, changed by those of the command line; `method` is in their place."""
     own = strict.read_toml(Path(file)) if file else {}
-    if not preset:
-        return strict.merge(own, sets)
-    name, _, dataset = preset.partition(":")
-    method = strict.merge(own, sets).get("method", "")
-    base = presets.preset(name, dataset, str(method["name"] if isinstance(method, dict) else method))
-    return strict.merge(_over(base, own), sets)
+    chosen = method or strict.merge(own, sets).get("method", {})
+    chosen = chosen if isinstance(chosen, Mapping) else {"name": chosen}
+    name, _, dataset = (preset or "").partition(":")
+    base = presets.preset(name, dataset, str(chosen.get("name", ""))) if preset else {}
+    settings = strict.merge(_over(base, own), sets)
+    return settings | ({"method": {**base.get("method", {}), **chosen}} if chosen else {})
 
 
 def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,8 +54,7 @@ def _base(args: Namespace, dataset: str, point: list[str], method: Settings) -> 
     if dataset:
         preset = preset and f"{preset.partition(':')[0]}:{dataset}"
         sets.append(f'data.name="{dataset}"')
-    base = configuration(args.config, [*sets, f'method="{method["name"]}"'], preset)
-    return strict.merge({**base, "method": method}, point)
+    return strict.merge(configuration(args.config, sets, preset, method), point)
 
 
 def _concerns(text: str, method: str, among: list[str]) -> bool:

@@ -150,7 +150,7 @@ def to_bytes(state: object, header: dict[str, str] | None = None) -> bytes:
 def from_bytes(data: bytes) -> dict[str, Tensor]:
     """The tensors of a safetensors file in memory."""
     try:
-        return load(data)
+        return {k: t.clone() for k, t in load(data).items()}  # aligned, as in `read`
     except SafetensorError as error:
         raise MessageError(
             f"message: {len(data)} bytes that are no safetensors file ({error}); it was cut or damaged, send it again."
@@ -161,7 +161,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and header of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            # Copied to where torch aligns memory: some products round otherwise on tensors that lie as in the file.
+            tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; start the run again, or give another one.") from None
     except (SafetensorError, OSError) as error:

@@ -169,6 +169,7 @@ class Task:
     gradient: Gradient
     update: Update
     rules: Rules = field(default_factory=Rules)
+    seed: int = 0  # the run's, for what a server draws; with a name and, for each client, its site's
     exact: bool = True  # False: sums may be taken in another order, and products in a lower precision
     fuse: Callable[[Any], Any] = as_it_is  # a function of tensors, perhaps compiled
 

@@ -63,6 +63,7 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
         examples=tuple(site.examples for site in sites),
         classes=len(data.classes),
         rules=Rules(config.federation.weights, config.federation.buffers),
+        seed=config.seed,
         exact=exact,
     )
     f = config.federation

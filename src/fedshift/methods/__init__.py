@@ -7,9 +7,11 @@ from .central import Central
 from .fedavg import FedAvg
 from .fedbn import FedBN
 from .fedprox import FedProx
+from .hfedf import HFedF
 from .local import Local
+from .pfedhn import PFedHN
 from .scaffold import Scaffold
 
 METHODS: dict[str, type[Algorithm[Any, Any, Any, Any]]] = {
-    cls.name: cls for cls in (Central, Local, FedAvg, FedProx, Scaffold, FedBN)
+    cls.name: cls for cls in (Central, Local, FedAvg, FedProx, Scaffold, FedBN, PFedHN, HFedF)
 }

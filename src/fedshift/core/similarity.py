@@ -1,0 +1,53 @@
+"""Weights from how alike the clients' vectors are: attention between clients, and alignment with their mean."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import tree
+from .gram import gram
+from .tree import Tensors
+
+
+def attention(vectors: Sequence[Tensor], tau: float, eps: float = 1e-12) -> Tensor:
+    """A[k, j] = softmax over j of cos(v_k, v_j) / tau; N x N in float64, on the vectors' device.
+
+    `eps` is added to the norms: the cosine with a zero vector is zero.
+    """
+    return _attention(gram([{"": v} for v in vectors], {"": ("",)})[0], tau, eps)
+
+
+def _attention(gram: Tensor, tau: float, eps: float) -> Tensor:
+    """For one Gram matrix, or a batch of them."""
+    n = gram.diagonal(dim1=-2, dim2=-1).sqrt() + eps
+    return torch.softmax(gram / (n.unsqueeze(-1) * n.unsqueeze(-2)) / tau, -1)
+
+
+def mix(weights: Tensor, clients: Sequence[Tensor]) -> list[Tensor]:
+    """What each client gets: sum_j weights[k, j] x_j, in the clients' dtype."""
+    flat = torch.stack([x.reshape(-1) for x in clients])
+    return list((weights.to(flat) @ flat).view(-1, *clients[0].shape).unbind())
+
+
+def attend(clients: Sequence[Tensors], tau: float, eps: float = 1e-12) -> list[Tensors]:
+    """Tensor by tensor, `attention` between the clients and what it gives to each of them."""
+    weights = _attention(gram(clients, {name: (name,) for name in clients[0]}), tau, eps)
+    mixed = {name: mix(w, [c[name] for c in clients]) for name, w in zip(clients[0], weights, strict=True)}
+    return [{name: xs[k] for name, xs in mixed.items()} for k in range(len(clients))]
+
+
+def align_weights(grads: Sequence[object], sign: int = 1, temperature: float = 1.0) -> Tensor:
+    """softmax_i of sign cos(g_i, mean g) / temperature over whole trees; N weights in float64, on their device.
+
+    The cosine of a zero gradient, and of every gradient with a zero mean, is zero.
+    """
+    named = [dict(tree.leaves(g)) for g in grads]
+    return align(gram(named, {"": tuple(named[0])})[0], sign, temperature)
+
+
+def align(gram: Tensor, sign: int = 1, temperature: float = 1.0) -> Tensor:
+    """`align_weights` of gradients of which only the inner products are at hand."""
+    with_mean, length = gram.mean(1), gram.diagonal().sqrt() * gram.mean().clamp(min=0).sqrt()
+    cos = torch.where(length > 0, with_mean / length.clamp(min=1e-300), 0.0).clamp(-1, 1)
+    return torch.softmax(sign * cos / temperature, 0)
