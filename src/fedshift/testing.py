@@ -20,6 +20,7 @@ from .core.errors import UnseenSite
 from .core.optim import SGD, Optimizer
 from .data import Dataset, Domain
 from .engines.base import Memory, remember, site_model
+from .engines.captured import Rehearsed
 from .engines.debug import HOOKS
 from .engines.loop import State, run
 from .experiment.checkpoint import load_checkpoint, save_checkpoint
@@ -150,6 +151,20 @@ def check_engines(case: Case) -> None:
         assert end.metrics == ends["sequential"].metrics, f"{case.method.name}: engine {name} reports other metrics."
 
 
+def check_recorded(case: Case) -> None:
+    """Steps recorded once and replayed give what plain ones give; the stages that cannot be are those the card names."""
+    setup = case.setup("rehearsed")
+    plain, replayed = last(case.setup()), last(setup)
+    gap = difference(everything(plain), everything(replayed))
+    assert gap < 1e-9, f"{case.method.name}: replayed steps differ from plain ones by {gap:g}."
+    assert isinstance(setup.engine, Rehearsed)
+    said = set(case.method.card.unrecorded)
+    assert setup.engine.plain == said, (
+        f"{case.method.name}: the stages that cannot be recorded are {sorted(setup.engine.plain)}, and its card names "
+        f"{sorted(said)}."
+    )
+
+
 def check_serialisation(case: Case) -> None:
     """Server and client states survive a safetensors file and their declared types."""
     setup = case.setup()
@@ -263,6 +278,7 @@ CHECKS: Mapping[str, Callable[[Case], None]] = {
     "structure": check_structure,
     "inputs kept": check_inputs_kept,
     "engines": check_engines,
+    "recorded": check_recorded,
     "serialisation": check_serialisation,
     "resume": check_resume,
     "permutation": check_permutation,

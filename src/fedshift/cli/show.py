@@ -48,6 +48,7 @@ def _method(name: str) -> None:
         "stays": card.stays,
         "unseen site": card.unseen,
         "needs": ", ".join({"batchnorm": "a network with BatchNorm layers"}[need] for need in card.needs),
+        "on a GPU": "; ".join(f"stage {s} runs client by client: {why}" for s, why in card.unrecorded.items()),
     })  # fmt: skip
     if card.deviations:
         say("\ndeviations and choices", "bold")

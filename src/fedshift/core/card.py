@@ -1,7 +1,7 @@
 """A method in words: what its users must know before they trust a number."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
@@ -19,4 +19,5 @@ class Card:
     unseen: str
     needs: tuple[Literal["batchnorm"], ...] = ()
     deviations: tuple[str, ...] = ()
+    unrecorded: Mapping[str, str] = field(default_factory=dict)  # stage -> why its steps cannot be recorded on a GPU
     neutral: Mapping[str, Any] | None = None  # settings at which the method is FedAvg

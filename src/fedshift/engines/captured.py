@@ -37,7 +37,8 @@ class Captured(Sequential):
 
     def __init__(self) -> None:
         self.lanes = LANES
-        self._plain: set[str] = set()  # stages whose clients run one after another, since they cannot be recorded
+        self.plain: set[str] = set()  # names of stages that cannot be recorded
+        self._plain: set[str] = set()  # labels of stages whose clients run one after another, whatever the reason
         self._signs: dict[str, str] = {}
 
     def machine(self, task: Task) -> Machine:
@@ -57,7 +58,7 @@ class Captured(Sequential):
             try:
                 started = _start(method, task, wave, [POOL.take(sign, machine) for _ in wave], keep)
             except (NotCapturable, torch.OutOfMemoryError) as why:
-                self._retreat(why, label)
+                self._retreat(why, method, label)
                 queue = iter([*wave, *queue])
                 continue
             yield from _handed_over(before)
@@ -65,11 +66,12 @@ class Captured(Sequential):
         yield from _handed_over(before)
         yield from super().train(method, task, queue, keep=keep, label=label)
 
-    def _retreat(self, why: Exception, label: str) -> None:
+    def _retreat(self, why: Exception, method: Method, label: str) -> None:
         """To fewer clients at once, then to one after another."""
         POOL.clear()
         if isinstance(why, NotCapturable) or self.lanes == 1:
             self._plain.add(label)
+            self.plain |= {method.name} if isinstance(why, NotCapturable) else set()
             log.warning("%s: %s; its clients run one after another.", label, why)
         else:
             self.lanes = max(1, self.lanes // 2)
