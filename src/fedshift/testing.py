@@ -152,7 +152,7 @@ def check_engines(case: Case) -> None:
 
 
 def check_recorded(case: Case) -> None:
-    """Steps recorded once and replayed give what plain ones give; the stages that cannot be are those the card names."""
+    """Steps recorded and replayed give what plain ones give, and the card names the stages that cannot be recorded."""
     setup = case.setup("rehearsed")
     plain, replayed = last(case.setup()), last(setup)
     gap = difference(everything(plain), everything(replayed))

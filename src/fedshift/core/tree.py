@@ -129,9 +129,24 @@ def nbytes(tree: object) -> int:
     return sum(x.numel() * x.element_size() for _, x in leaves(tree))
 
 
+def extremes(tree: object) -> tuple[list[str], Tensor]:
+    """The largest absolute value of each floating tensor, in few kernels and without asking the host; and their paths.
+
+    NaN where a tensor holds NaN.
+    """
+    floats = [(path, x) for path, x in leaves(tree) if x.is_floating_point() and x.numel()]
+    if not floats:
+        return [], torch.zeros(0)
+    largest = torch._foreach_norm([x for _, x in floats], float("inf"))
+    return [path for path, _ in floats], torch.stack([m.float() for m in largest])
+
+
 def first_bad(tree: object) -> str | None:
     """The path of the first tensor that holds NaN or infinity, or None."""
-    floats = [(path, x) for path, x in leaves(tree) if x.is_floating_point() and x.numel()]
-    if not floats or bool(torch.stack([x.abs().amax() for _, x in floats]).isfinite().all()):
-        return None
-    return next(path for path, x in floats if not bool(x.isfinite().all()))
+    return bad_among(*extremes(tree))
+
+
+def bad_among(paths: Sequence[str], largest: Tensor) -> str | None:
+    """The first of these tensors that holds NaN or infinity, or None; the host waits here."""
+    fine = largest.isfinite().tolist()
+    return None if all(fine) else paths[fine.index(False)]

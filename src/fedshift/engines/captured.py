@@ -262,11 +262,11 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(fn, dynamic=False)
 
 
-def _means(sums: list[Sums]) -> dict[str, float]:
-    """The mean of each metric over a client's steps; the host waits for the device here, once for each."""
-    totals: dict[str, Any] = {}
+def _means(sums: list[Sums]) -> dict[str, Tensor]:
+    """The mean of each metric over a client's steps."""
+    totals: dict[str, tuple[Tensor, int]] = {}
     for phase, steps in sums:
         for name, value in phase.items():
-            total, count = totals.get(name, (0.0, 0))
-            totals[name] = total + value, count + steps
-    return {name: float(total / count) for name, (total, count) in totals.items()}
+            before, count = totals.get(name, (torch.zeros_like(value), 0))
+            totals[name] = before + value, count + steps
+    return {name: total / count for name, (total, count) in totals.items()}

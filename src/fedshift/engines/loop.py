@@ -1,11 +1,12 @@
 """The round loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..core import seeds, tree
 from ..core.average import weigh
@@ -13,6 +14,7 @@ from ..core.errors import MessageError
 from ..core.optim import Schedule
 from ..core.task import Cohort, Round, Site, Task
 from .base import Engine, Job, Memory, Method, Result
+from .turn import TURN, device_done
 
 
 @dataclass(frozen=True)
@@ -99,24 +101,63 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
             before = old.before[i].client if i in old.before else None
             yield Job(i, down, old.memory.get(i), before, info, site, seed)
 
-    ups = _uploads(engine.train(stage, task, jobs(), keep=plan.keep, label=here.label), stage, task, cohort, new)
-    new.server = server_side.aggregate(task, old.server, ups, cohort)
-    for _ in ups:  # a method that ignores uploads still lets every client train
-        pass
+    arrived = Arrivals(task, cohort)
+    results = engine.train(stage, task, jobs(), keep=plan.keep, label=here.label)
+    ups = _uploads(results, stage, new, arrived)
+    try:
+        new.server = server_side.aggregate(task, old.server, ups, cohort)
+        for _ in ups:  # a method that ignores uploads still lets every client train
+            pass
+    finally:
+        TURN.wait(device_done(arrived.largest))
+        arrived.refuse_bad()  # also where a method stumbled over what is refused here
+    new.metrics = arrived.metrics()
     return new
 
 
-def _uploads(results: Iterator[Result], stage: Method, task: Task, cohort: Cohort, new: State) -> Iterator[Any]:
+@dataclass
+class Arrivals:
+    """What is looked at when all uploads are there: on a GPU the host then waits once, not once for each."""
+
+    task: Task
+    cohort: Cohort
+    ids: list[int] = field(default_factory=list)
+    paths: list[list[str]] = field(default_factory=list)
+    largest: list[Tensor] = field(default_factory=list)
+    logs: list[Mapping[str, Tensor]] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        """One client's."""
+        paths, largest = tree.extremes(result.up)
+        self.ids.append(result.client)
+        self.paths.append(paths)
+        self.largest.append(largest)
+        self.logs.append(result.metrics)
+
+    def refuse_bad(self) -> None:
+        """An upload that holds NaN or infinity."""
+        for client, paths, largest in zip(self.ids, self.paths, self.largest, strict=True):
+            if bad := tree.bad_among(paths, largest):
+                raise MessageError(
+                    f"round {self.cohort.round}, client {self.task.sites[client]}: its upload holds NaN or infinity in "
+                    f"{bad}, expected finite numbers; lower the learning rate, clip the gradient, or check this site's "
+                    "images."
+                )
+
+    def metrics(self) -> dict[str, float]:
+        """Their mean by the cohort's weights."""
+        weights = dict(zip(self.cohort.ids, self.cohort.weights, strict=True))
+        total: dict[str, float] = {}
+        for client, log in zip(self.ids, self.logs, strict=True):
+            for name, value in log.items():
+                total[name] = total.get(name, 0.0) + weights[client] * float(value)
+        return total
+
+
+def _uploads(results: Iterator[Result], stage: Method, new: State, arrived: Arrivals) -> Iterator[Any]:
     """Pass uploads on to the server as they come; keep what belongs to the clients and the record."""
-    weights = dict(zip(cohort.ids, cohort.weights, strict=True))
     for result in results:
-        if bad := tree.first_bad(result.up):
-            raise MessageError(
-                f"round {cohort.round}, client {task.sites[result.client]}: its upload holds NaN or infinity in {bad}, "
-                "expected finite numbers; lower the learning rate, clip the gradient, or check this site's images."
-            )
+        arrived.add(result)
         new.memory[result.client] = result.memory
         new.bytes_up += 0 if stage.pools else tree.nbytes(result.up)
-        for name, value in result.metrics.items():
-            new.metrics[name] = new.metrics.get(name, 0.0) + weights[result.client] * value
         yield result.up

@@ -154,7 +154,8 @@ class Gpu:
     @contextmanager
     def stream(self) -> Iterator[None]:
         """A stream that begins when what is on the default stream, such as the data set, is there."""
-        mine = self._spare.pop() if self._spare else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # Before the clients' streams: a run's few small kernels do not queue behind everybody's training.
+        mine = self._spare.pop() if self._spare else torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         mine.wait_stream(torch.cuda.default_stream())
         with torch.cuda.stream(mine):
             yield
