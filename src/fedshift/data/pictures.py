@@ -26,11 +26,11 @@ class Pictures:
 
     @classmethod
     def join(cls, parts: "list[Pictures]") -> "Pictures":
-        """One part after the other."""
-        arrays = tuple(a for p in parts for a in p.arrays)
-        shifts = torch.tensor([0, *(len(p.arrays) for p in parts[:-1])]).cumsum(0)
-        array = torch.cat([p.array + s for p, s in zip(parts, shifts, strict=True)])
-        return cls(arrays, array, torch.cat([p.row for p in parts]))
+        """One part after the other; an array that several parts share counts once."""
+        arrays = {id(a): a for p in parts for a in p.arrays}
+        number = {key: k for k, key in enumerate(arrays)}
+        which = (torch.tensor([number[id(a)] for a in p.arrays]).to(p.array.device)[p.array] for p in parts)
+        return cls(tuple(arrays.values()), torch.cat(list(which)), torch.cat([p.row for p in parts]))
 
     @property
     def side(self) -> tuple[int, int]:

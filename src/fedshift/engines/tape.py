@@ -1,7 +1,10 @@
 """A client's step over tensors that stay where they are, recorded once for each size of batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +17,7 @@ from .machine import Body, Machine, NotCapturable
 
 ALIGN = 4  # augmentation treats every fourth image of a batch alike: batches begin at multiples of it
 BYTES = 64 * 2**20  # of prepared images
+DRAWERS = ThreadPoolExecutor(4, "fedshift-draw")  # threads begin with the first client that is recorded
 
 
 class Carried(NamedTuple):
@@ -112,7 +116,7 @@ class Tape:
     def record(self, size: int, task: Task, fused: Task | None) -> None:
         """Record the step on batches of this size; what the tape held is lost."""
         places, began = torch.arange(size, device=self.feed.at.device), self.feed.at.clone()
-        with seeds.scope(0):
+        with seeds.scope(0), _kernels_tried(fused is not None):
             self._tried(task, places)  # libraries choose their kernels, and metrics become known
             with self.machine.watched():
                 self._tried(task, places)
@@ -137,6 +141,17 @@ class Tape:
         self.feed.at.add_(aligned(len(places)))
 
 
+@contextmanager
+def _kernels_tried(many: bool) -> Iterator[None]:
+    """Kernels are chosen by trying them, if the run may, where many steps gain from it: for whole batches."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before and many
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def _room_for(t: Tensor, channels_last: bool) -> Tensor:
     if channels_last and t.dim() == 4:
         return torch.empty_like(t, memory_format=torch.channels_last)
@@ -159,26 +174,37 @@ class Feeder:
     """Keeps a feed ahead of a client's steps: little at first, so that they begin soon, then as much as it holds."""
 
     def __init__(self, machine: Machine, feed: Feed, site: Site, visits: Visits) -> None:
-        self._machine, self._feed, self._site, self._visits = machine, feed, site, visits
-        self._chunks = chunks(visits.sizes, len(feed.y))
-        self._images = iter(torch.split(visits.images, visits.sizes))
+        self._machine, self._feed, self._site, self._images = machine, feed, site, visits.images
         self._ready: Iterator[int] = iter(())
+        self._chunks = _drawn_ahead(list(chunks(visits.sizes, len(feed.y))), visits.looks)
 
     def next(self) -> int:
         """The size of the next batch, which is in the feed where it goes on."""
         size = next(self._ready, 0)
         if not size:
-            self._fill(next(self._chunks))
+            self._fill(*next(self._chunks))
             size = next(self._ready)
         return size
 
-    def _fill(self, sizes: list[int]) -> None:
-        images = [next(self._images) for _ in sizes]
-        looks = self._visits.looks(sum(sizes))
-        table = None if looks is None else self._machine.send(_padded(list(torch.split(looks, sizes))))
-        index = _padded(images)
+    def _fill(self, sizes: list[int], looks: Tensor | None) -> None:
+        images, self._images = torch.split(self._images, [sum(sizes), len(self._images) - sum(sizes)])
+        places = padded(sizes)
+        table = None if looks is None else self._machine.send(looks[places])
+        index = images[places]
         self._feed.fill(Batch(self._site.drawn(index, table), self._site.labels[self._machine.send(index)]))
         self._ready = iter(sizes)
+
+
+def _drawn_ahead(
+    parts: Sequence[list[int]], looks: Callable[[int], Tensor | None]
+) -> Iterator[tuple[list[int], Tensor | None]]:
+    """Each chunk and how its images are augmented, which another thread draws while the chunk before is trained on."""
+    ahead = DRAWERS.submit(looks, sum(parts[0]))
+    for part, after in pairwise([*parts, []]):
+        table = ahead.result()
+        if after:
+            ahead = DRAWERS.submit(looks, sum(after))
+        yield part, table
 
 
 def chunks(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
@@ -194,6 +220,9 @@ def chunks(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
         yield part
 
 
-def _padded(batches: list[Tensor]) -> Tensor:
-    """One after the other, each filled up to a multiple of `ALIGN` with its last row, which no step reads."""
-    return torch.cat([p for b in batches for p in (b, b[-1:].expand(aligned(len(b)) - len(b), *b.shape[1:]))])
+def padded(sizes: Sequence[int]) -> Tensor:
+    """Rows of batches one after the other, each filled up to a multiple of `ALIGN` with its last: no step reads these."""
+    times = torch.ones(sum(sizes), dtype=torch.int64)
+    lengths = torch.tensor(sizes)
+    times[lengths.cumsum(0) - 1] += -lengths % ALIGN
+    return torch.arange(len(times)).repeat_interleave(times)
