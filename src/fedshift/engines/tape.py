@@ -221,7 +221,7 @@ def chunks(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
 
 
 def padded(sizes: Sequence[int]) -> Tensor:
-    """Rows of batches one after the other, each filled up to a multiple of `ALIGN` with its last: no step reads these."""
+    """Rows of batches one after the other, filled up to multiples of `ALIGN` by rows that no step reads."""
     times = torch.ones(sum(sizes), dtype=torch.int64)
     lengths = torch.tensor(sizes)
     times[lengths.cumsum(0) - 1] += -lengths % ALIGN
