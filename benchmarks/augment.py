@@ -1,16 +1,16 @@
 """What augmentation costs beside the training step it feeds: interleaved medians, as shares and images/s.
 
-    python benchmarks/augment.py [--recipe domainbed] [--batch 64] [--threads 1] [--repeats 40]
+    python -m benchmarks.augment [--recipe domainbed] [--batch 64] [--threads 1] [--repeats 40]
 
 The step is the hFedF network's on the CPU: forward, backward and SGD on 3x32x32 pictures. Beside it stands the same
-maths done with Pillow, one picture after another, as torchvision's transforms do it; and these, where installed.
+maths done with Pillow, one picture after another, and torchvision's own transforms, where it is installed
+(`pip install --no-deps torchvision==0.28.0` is enough beside a CPU build of torch).
 
 glibc may give memory that the step has freed back to the system at any time, within the augmentation too. Set
 MALLOC_TRIM_THRESHOLD_=10000000000 MALLOC_MMAP_MAX_=0 MALLOC_TOP_PAD_=67108864 for figures without that.
 """
 
 import argparse
-import importlib.util
 import time
 from collections.abc import Callable
 from statistics import mean, median, stdev
@@ -24,6 +24,8 @@ from torch.nn import functional as F
 from fedshift.data.augment import Transform, crop_boxes
 from fedshift.data.recipes import RECIPES, STATISTICS
 from fedshift.models import build
+
+from . import tv
 
 Jobs = dict[str, Callable[[], object]]
 
@@ -64,23 +66,6 @@ def pillow(pictures: list[Image.Image], gen: torch.Generator) -> Tensor:
     return torch.stack(done)
 
 
-def torchvision(pictures: list[Image.Image]) -> Callable[[], Tensor]:
-    """DomainBed's recipe as torchvision's users write it."""
-    from torchvision import transforms as T
-
-    chain = T.Compose(
-        [
-            T.RandomResizedCrop(32, scale=(0.7, 1.0)),
-            T.RandomHorizontalFlip(),
-            T.ColorJitter(0.3, 0.3, 0.3, 0.3),
-            T.RandomGrayscale(),
-            T.ToTensor(),
-            T.Normalize(*STATISTICS["imagenet"]),
-        ]
-    )
-    return lambda: torch.stack([chain(picture) for picture in pictures])
-
-
 def jobs(recipe: str, batch: int) -> Jobs:
     """The things compared; all but the first make one batch."""
     gen = torch.Generator().manual_seed(0)
@@ -103,8 +88,9 @@ def jobs(recipe: str, batch: int) -> Jobs:
     }
     if recipe == "domainbed":
         found["Pillow, one by one"] = lambda: pillow(pictures, gen)
-        if importlib.util.find_spec("torchvision"):
-            found["torchvision, one by one"] = torchvision(pictures)
+        if library := tv.transforms():
+            chain = tv.domainbed(library, 32)
+            found["torchvision, one by one"] = lambda: tv.one_by_one(chain, pictures)
     return found
 
 

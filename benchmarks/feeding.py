@@ -1,11 +1,13 @@
 """How fast pictures come: decoded, from the cache, and augmented; beside bare Pillow on the same pictures.
 
-    FEDSHIFT_DATA=folder python benchmarks/feeding.py [--set pacs_128.tar] [--size 128] [--repeats 7] [--part 1]
+    FEDSHIFT_DATA=folder python -m benchmarks.feeding [--set pacs_128.tar] [--size 128] [--repeats 7] [--part 1]
 
 `bare` reads, decodes and resizes with nothing but Pillow, in two processes that are ready before the clock starts, and
-leaves the pixels in Pillow's hands; `bare, to arrays` ends in numpy. `store` is everything that `open_store` does with
-an empty cache: a second process is started, the archive looked through, and pictures are compared with the hashes of
-their import, decoded, hashed and written. All are done in turn, and a ratio is that of neighbours in time. A busy
+leaves the pixels in Pillow's hands; `bare, to arrays` ends in numpy. `torchvision` is its Resize, CenterCrop and
+PILToTensor in two such processes, and its DomainBed recipe in one (`pip install --no-deps torchvision==0.28.0` is
+enough beside a CPU build of torch; without it these rows are left out). `store` is everything that `open_store` does
+with an empty cache: a second process is started, the archive looked through, and pictures are compared with the hashes
+of their import, decoded, hashed and written. All are done in turn, and a ratio is that of neighbours in time. A busy
 machine lengthens both; the ratio of processor seconds suffers least.
 """
 
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from PIL import Image
 
 from fedshift.data.augment import Transform
 from fedshift.data.containers import open_container
@@ -31,25 +34,35 @@ from fedshift.data.manifest import Manifest, Row
 from fedshift.data.recipes import RECIPES
 from fedshift.data.store import Store, clear, open_store
 
+from . import tv
+
 BATCH, AUGMENTED = 64, 1024
 BARE = """
 import io, json, os, resource, sys, time
 from PIL import Image, JpegImagePlugin, PngImagePlugin
-path, size, spans, array = json.loads(sys.stdin.readline())
-if array:
+path, size, spans, end = json.loads(sys.stdin.readline())
+if end == "arrays":
     import numpy
+elif end == "torchvision":
+    import torch
+    from benchmarks import tv
+    torch.set_num_threads(1)
+    place = tv.placed(tv.transforms(), size)
 file = os.open(path, os.O_RDONLY)
 print(flush=True)
 sys.stdin.readline()
 began, spent = time.perf_counter(), time.process_time()
 for offset, length in spans:
     picture = Image.open(io.BytesIO(os.pread(file, length, offset))).convert("RGB")
+    if end == "torchvision":
+        place(picture)
+        continue
     short = min(picture.size)
     wide, high = (int(size * side / short) for side in picture.size)
     picture = picture.resize((wide, high), Image.Resampling.BILINEAR)
     left, top = round((wide - size) / 2), round((high - size) / 2)
     picture = picture.crop((left, top, left + size, top + size))
-    if array:
+    if end == "arrays":
         numpy.asarray(picture)
 print(json.dumps([time.perf_counter() - began, time.process_time() - spent]))
 """
@@ -62,12 +75,12 @@ class Cost(NamedTuple):
     cpu: float
 
 
-def bare(root: Path, size: int, spans: list[tuple[int, int]], array: bool) -> Cost:
-    """Two processes, each with every other picture."""
+def bare(root: Path, size: int, spans: list[tuple[int, int]], end: str = "") -> Cost:
+    """Two processes, each with every other picture; `end` is what the pixels end in."""
     command = [sys.executable, "-c", BARE]
     both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for k, process in enumerate(both):
-        print(json.dumps([str(root), size, spans[k::2], array]), file=process.stdin, flush=True)
+        print(json.dumps([str(root), size, spans[k::2], end]), file=process.stdin, flush=True)
     for process in both:
         process.stdout and process.stdout.readline()
     for process in both:
@@ -106,13 +119,24 @@ def measured(manifest: Manifest, spans: list[tuple[int, int]], size: int, cache:
         return open_store(manifest, size, cache=cache, workers=2)
 
     clear(cache)
-    yield "bare", bare(manifest.root, size, spans, False)
+    yield "bare", bare(manifest.root, size, spans)
     for name in ("store", "check again", "open again"):
         yield name, timed(opened)
-    yield "bare, to arrays", bare(manifest.root, size, spans, True)
+    yield "bare, to arrays", bare(manifest.root, size, spans, "arrays")
+    library = tv.transforms()
+    if library:
+        yield "torchvision", bare(manifest.root, size, spans, "torchvision")
     images, order = opened().images, torch.randperm(len(manifest.rows))
     yield "read batches", timed(lambda: [images[batch] for batch in torch.split(order, BATCH)])
     yield "augment", timed(lambda: augmented(images, order))
+    if library:
+        chain = tv.domainbed(library, size)
+        pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images[order[:AUGMENTED]]]
+        yield "its augment", timed(lambda: [tv.one_by_one(chain, pictures[k : k + BATCH]) for k in _starts(pictures)])
+
+
+def _starts(pictures: list[Image.Image]) -> range:
+    return range(0, len(pictures), BATCH)
 
 
 def main() -> None:
@@ -140,12 +164,15 @@ def show(costs: dict[str, list[Cost]], n: int) -> None:
     print(f"{'':16} {'seconds':>9} {'cpu s':>8} {'images/s':>10}")
     for name, those in costs.items():
         wall, cpu = (statistics.median(cost[k] for cost in those) for k in (0, 1))
-        many = min(n, AUGMENTED) if name == "augment" else n
+        many = min(n, AUGMENTED) if "augment" in name else n
         print(f"{name:16} {wall:9.3f} {cpu:8.3f} {many / wall:10,.0f}")
-    for against in ("bare", "bare, to arrays"):
+    for against in [name for name in ("bare", "bare, to arrays", "torchvision") if name in costs]:
         pairs = list(zip(costs["store"], costs[against], strict=True))
         wall, cpu = (statistics.median(ours[k] / theirs[k] for ours, theirs in pairs) for k in (0, 1))
         print(f"store / {against}: {wall:.2f} by the clock, {cpu:.2f} in processor seconds (median of {len(pairs)})")
+    if "its augment" in costs:
+        pairs = list(zip(costs["augment"], costs["its augment"], strict=True))
+        print(f"augment / torchvision's: {statistics.median(a.wall / b.wall for a, b in pairs):.3f} by the clock")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import os
 import sys
 import types
 import zipfile
@@ -12,6 +13,8 @@ import pytest
 
 from fedshift.core.errors import DataError
 from fedshift.data.find import find_csv, find_folder, find_npz, find_own
+from fedshift.data.manifest import Manifest
+from fedshift.data.verify import left_out
 
 FILES = [f"{domain}/{label}/{n}.jpg" for domain in ("b", "a") for label in ("10", "9") for n in range(2)]
 
@@ -191,3 +194,13 @@ def test_arrays_with_names_of_their_own(tmp_path):
 def test_nothing_there(tmp_path):
     with pytest.raises(DataError, match="found nothing there"):
         find_own("mine", tmp_path / "none.csv")
+
+
+def test_what_cannot_be_looked_at_is_remembered(tmp_path):
+    root = folder(tmp_path / "p")
+    os.mkfifo(root / "pipe")
+    (root / "a/loop").symlink_to(root)
+    found = find_folder("mine", root)
+    assert [path for path, _ in found.left_out] == ["a/loop", "pipe"]
+    assert Manifest.from_json(found.to_json(), "here") == found
+    assert left_out(found).startswith("left out when imported: a/loop (")

@@ -18,11 +18,12 @@ import pytest
 import torch
 from PIL import Image
 
-from fedshift.core.errors import DataError
+from fedshift.core.errors import ConfigError, DataError
 from fedshift.data import _worker, store
 from fedshift.data.containers import Folder, open_container
 from fedshift.data.decode import decode
 from fedshift.data.manifest import Manifest, Row
+from fedshift.data.places import cache_limit
 from fedshift.data.store import cached, clear, open_store
 
 SIZE = 9
@@ -455,7 +456,9 @@ def test_the_cache_keeps_to_its_limit_and_to_what_is_in_use(tmp_path):
     open_store(made[3], SIZE, cache=tmp_path, limit=total)
     assert {entry.name for entry in cached(tmp_path)} == {"set0", "set1", "set3"}
     assert torch.equal(held, expected(made[1]))
-    with pytest.raises(DataError, match=r"set0 at 50 pixels needs .* raise that limit or choose a smaller size"):
+    with pytest.raises(
+        DataError, match=r"set0 at 50 pixels needs .* raise .FEDSHIFT_CACHE_GB or choose a smaller size"
+    ):
         open_store(made[0], 50, cache=tmp_path, limit=100_000)
     assert [entry.name for entry in clear(tmp_path)] != [] and [e.name for e in cached(tmp_path)] == ["set1"]
     del held
@@ -504,3 +507,12 @@ def test_real_pictures_are_pillows(tmp_path, monkeypatch, name):
             picture = picture.resize((w, h), Image.BILINEAR)
             left, top = round((w - 32) / 2), round((h - 32) / 2)
             assert np.array_equal(np.asarray(picture.crop((left, top, left + 32, top + 32))).transpose(2, 0, 1), image)
+
+
+@pytest.mark.parametrize("text", ["none", "-1", "0", "inf", "nan"])
+def test_the_limit_is_a_number(text, monkeypatch):
+    monkeypatch.setenv("FEDSHIFT_CACHE_GB", "0.5")
+    assert cache_limit() == 500_000_000
+    monkeypatch.setenv("FEDSHIFT_CACHE_GB", text)
+    with pytest.raises(ConfigError, match=f"FEDSHIFT_CACHE_GB: found '{text}', expected a number above 0"):
+        cache_limit()

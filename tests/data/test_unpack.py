@@ -2,6 +2,7 @@
 
 import bz2
 import errno
+import fcntl
 import gzip
 import io
 import lzma
@@ -10,6 +11,7 @@ import random
 import shutil
 import stat
 import tarfile
+import uuid
 import zipfile
 from collections import namedtuple
 
@@ -413,3 +415,17 @@ def test_what_is_there_is_not_touched(tmp_path):
     with pytest.raises(DataError, match="found something there already"):
         unpack(zipped(tmp_path / "z"), tmp_path / "out")
     assert content(tmp_path / "out") == {"mine": b"mine"}
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
+    """A folder that another process works on is locked, and stays."""
+    dead, live, other = (tmp_path / f".{name}.{uuid.uuid4().hex}" for name in ("out", "out", "[out]"))
+    for left in (dead, live, other):
+        (left / "x").mkdir(parents=True)
+    held = os.open(live, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    unpack(zipped(tmp_path / "z"), tmp_path / "out")
+    assert not dead.exists() and live.exists() and other.exists()
+    os.close(held)
+    for left in (live, other):
+        shutil.rmtree(left)

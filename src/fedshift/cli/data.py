@@ -15,12 +15,12 @@ from ..data.distance import distances
 from ..data.fetch import fetch
 from ..data.find import find, find_own
 from ..data.manifest import Manifest
-from ..data.places import data_home
+from ..data.places import cache_limit, data_home
 from ..data.show import contact_sheet
 from ..data.show import counts as shown_counts
 from ..data.store import cached, clear
 from ..data.unpack import Progress
-from ..data.verify import counts, total
+from ..data.verify import counts, left_out, total
 from ..data.verify import verify as verified
 from .console import columns, say
 
@@ -88,6 +88,8 @@ def _imported(manifest: Manifest) -> int:
     ]
     columns(("domain", "pictures", "published"), rows)
     say(f"{len(manifest.rows):,} pictures of {len(manifest.classes)} classes; they stay in {manifest.root}")
+    if manifest.left_out:
+        say(left_out(manifest))
     return 0
 
 
@@ -152,7 +154,8 @@ def cache(args: Namespace) -> int:
             for e, when in zip(entries, used, strict=True)
         ]
         columns(("data set", "pixels", "MB", "last used", "state"), rows)
-        say(f"{sum(e.bytes for e in entries) / 1e6:,.1f} MB in {entries[0].path.parent}")
+        of = f"of {cache_limit() / 1e9:,.1f} GB at most ($FEDSHIFT_CACHE_GB)"
+        say(f"{sum(e.bytes for e in entries) / 1e6:,.1f} MB {of} in {entries[0].path.parent}")
     else:
         say("No decoded pictures are kept.")
     return 0

@@ -110,7 +110,14 @@ def find_npz(name: str, path: Path, progress: Progress | None = None) -> Manifes
             Row(path, domain, index[label], part, digest)
             for (path, domain, label, part), digest in zip(pictures, digests, strict=True)
         ]
-    return Manifest(name, path, "npz", tuple(classes), in_order(rows, ordered({row.domain for row in rows})))
+    return Manifest(
+        name,
+        path,
+        "npz",
+        tuple(classes),
+        in_order(rows, ordered({row.domain for row in rows})),
+        tuple(container.left_out),
+    )
 
 
 def ordered(names: set[str]) -> list[str]:

@@ -77,5 +77,7 @@ class Source:
     counts: Mapping[str, tuple[int, ...] | int] = field(default_factory=dict)
     sizes: str = ""  # of the pictures, in words
     traps: tuple[str, ...] = ()
+    divided: bool = False  # by the authors: what a copy says of train and test is kept; elsewhere it is somebody's own
+    listed: bool = False  # their lists also say which pictures belong, where a domain has both lists
     files: Mapping[str, tuple[Mirror, ...]] = field(default_factory=dict)  # what to download: name -> mirrors
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # other names of domains and classes

@@ -17,7 +17,6 @@ from .looking import PARTS, existing, hashes, is_picture, some, visible
 from .manifest import Manifest, Row
 from .own import find_csv, find_folder, find_own
 from .places import data_home
-from .sources import LISTED, SPLIT
 from .unpack import Progress, unpack
 
 ARCHIVES = (".npz", ".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
@@ -54,16 +53,17 @@ def _look(words: "_Words", path: Path, lists: dict[Key, str], progress: Progress
             names = visible(container)
             lists.update(_lists(words, container, names))
             places = words.choose(path, names, container.left_out)
-        split = words.source.name in SPLIT
-        places = [p._replace(part=(p.part or lists.get(p.key, "")) if split else "") for p in places]
-        if words.source.name in LISTED:
+        divided = words.source.divided
+        places = [p._replace(part=(p.part or lists.get(p.key, "")) if divided else "") for p in places]
+        if words.source.listed:
             places = _listed(places)
         places.sort(key=lambda p: (p.domain, p.label, p.path))
         rows = tuple(
             Row(p.path, words.source.domains[p.domain], p.label, p.part, digest)
             for p, digest in zip(places, hashes(container, [p.path for p in places], progress), strict=True)
         )
-        return Manifest(words.source.name, path, container.kind, words.source.classes, rows)
+        left_out = tuple(container.left_out)
+        return Manifest(words.source.name, path, container.kind, words.source.classes, rows, left_out)
 
 
 def _in_arrays(words: "_Words", path: Path, container: Container) -> "list[_Place]":
@@ -236,7 +236,7 @@ def _lists(words: _Words, container: Container, names: list[str]) -> dict[Key, s
     order = list(dict.fromkeys(PARTS.values()))
     lists = sorted((order.index(part), name) for name in names if (part := _part_of(name)))
     parts: dict[Key, str] = {}
-    for k, name in lists if words.source.name in SPLIT else ():
+    for k, name in lists if words.source.divided else ():
         for line in container.read(name).decode("utf-8", "replace").splitlines():
             if place := words.place(re.sub(r"\s+\d+\s*$", "", line.replace("\\", "/")).strip()):
                 parts.setdefault(place.key, order[k])

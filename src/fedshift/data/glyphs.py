@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ..core.errors import DataError
-from ._looks import DIGITS, LOOKS
+from ._looks import DIGITS, LOOKS, PER_CLASS
 from ._strokes import Dice, clip
 from .dataset import Dataset, Domain, Source
+from .places import cache_home
 
 Pair = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -62,7 +63,7 @@ def load(cache: Path | None = None) -> dict[str, Pair]:
 
     `cache` defaults to $FEDSHIFT_CACHE, or else ~/.cache/fedshift.
     """
-    folder = cache or Path(os.environ.get("FEDSHIFT_CACHE") or Path.home() / ".cache" / "fedshift")
+    folder = cache or cache_home()
     file = folder / f"glyphs-{SHA256[:12]}.npz"
     kept = _read(file)
     if kept is not None:
@@ -136,4 +137,7 @@ SOURCE = Source(
     licence=LICENCE,
     domains=DOMAINS,
     load=dataset,
+    classes=CLASSES,
+    counts=dict.fromkeys(DOMAINS, (PER_CLASS,) * len(CLASSES)),
+    sizes="32 x 32",
 )

@@ -35,6 +35,7 @@ class Manifest:
     kind: Kind
     classes: tuple[str, ...]
     rows: tuple[Row, ...]
+    left_out: tuple[tuple[str, str], ...] = ()  # what the container has and cannot give, and why
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -48,7 +49,8 @@ class Manifest:
     def to_json(self) -> str:
         """One line of what concerns all, then one line per picture."""
         head = {
-            "format": FORMAT, "name": self.name, "root": str(self.root), "kind": self.kind, "classes": self.classes
+            "format": FORMAT, "name": self.name, "root": str(self.root), "kind": self.kind, "classes": self.classes,
+            "left_out": self.left_out,
         }  # fmt: skip
         return "\n".join(json.dumps(part) for part in (head, *map(asdict, self.rows))) + "\n"
 
@@ -60,7 +62,8 @@ class Manifest:
             if head["format"] != FORMAT:
                 raise ValueError(f"format {head['format']}, expected {FORMAT}")
             return cls(
-                head["name"], Path(head["root"]), head["kind"], tuple(head["classes"]), tuple(Row(**r) for r in rows)
-            )
+                head["name"], Path(head["root"]), head["kind"], tuple(head["classes"]), tuple(Row(**r) for r in rows),
+                tuple((path, reason) for path, reason in head.get("left_out", ())),
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{where}: not a manifest of this version ({error}); import the data set again.") from None

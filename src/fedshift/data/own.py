@@ -52,7 +52,7 @@ def find_folder(name: str, path: Path, progress: Progress | None = None) -> Mani
                 pictures, places, hashes(container, pictures, progress), strict=True
             )
         ]
-        return Manifest(name, path, container.kind, tuple(classes), _sorted(rows))
+        return Manifest(name, path, container.kind, tuple(classes), _sorted(rows), tuple(container.left_out))
 
 
 def _place(root: Path, file: str) -> tuple[str, str, str, str]:

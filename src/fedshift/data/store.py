@@ -48,13 +48,12 @@ from ._worker import HEAD, Piece, Task, digest, work
 from .containers import Container, open_container
 from .decode import VERSION, Fit
 from .manifest import Manifest, Row
-from .places import cache_home
+from .places import cache_home, cache_limit
 from .unpack import Progress, disk_error, room
 
 FORMAT = 1
 PIECE = 64  # pictures that are finished together
 DAY = 86_400
-AT_MOST = 100 << 30  # bytes of all stores together, unless the caller says otherwise
 AHEAD = 2  # tasks in a helper's hands, so that it never waits for the next
 HELPER = """
 import json, sys, types
@@ -99,13 +98,13 @@ def open_store(
     cache: Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
-    limit: int = AT_MOST,
+    limit: int | None = None,
 ) -> Store:
     """The store of these pictures; made, finished, waited for or mended if need be.
 
     This process and `workers` - 1 others decode (by default as many as there are processors). `progress` gets pictures
-    done and in all, also while another process makes the store. All stores together keep to `limit` bytes: those
-    longest not used are removed, but none that is in use.
+    done and in all, also while another process makes the store. All stores together keep to `limit` bytes, by
+    default `cache_limit()`: those longest not used are removed, but none that is in use.
     """
     plan = _Plan(manifest, size, fit, (cache or cache_home()) / "store")
     tell = progress or (lambda done, total: None)
@@ -114,7 +113,7 @@ def open_store(
         with _locked(plan.lock, lambda: tell(_begun(plan), len(manifest.rows))) as lock:
             index = _whole(plan, tell)
             if index is None:
-                index = _make(plan, min(workers or _processors(), len(plan.starts)), tell, limit, lock)
+                index = _make(plan, min(workers or _processors(), len(plan.starts)), tell, limit or cache_limit(), lock)
             return _mapped(plan, index)
     except OSError as error:
         raise disk_error(plan.home, error) from error
@@ -569,7 +568,7 @@ def _make_room(plan: _Plan, limit: int) -> None:
     if plan.bytes > limit:
         raise DataError(
             f"{plan.manifest.name} at {plan.size} pixels needs {plan.bytes / 1e6:,.0f} MB, expected at most the "
-            f"{limit / 1e6:,.0f} MB that the cache may hold; raise that limit or choose a smaller size."
+            f"{limit / 1e6:,.0f} MB that the cache may hold; raise $FEDSHIFT_CACHE_GB or choose a smaller size."
         )
     entries = cached(plan.home.parent)
     mine = sum(entry.bytes for entry in entries if entry.path == plan.part)

@@ -2,6 +2,8 @@
 
 import bz2
 import errno
+import fcntl
+import glob
 import gzip
 import io
 import lzma
@@ -61,9 +63,13 @@ def unpack(archive: Path, into: Path, *, limit: int | None = None, progress: Pro
     if into.exists():
         raise DataError(f"{into}: found something there already, expected a new folder; remove it or give another.")
     aside = into.with_name(f".{into.name}.{uuid.uuid4().hex}")
+    lock = -1
     try:
         size = archive.stat().st_size
+        _sweep(into)
         aside.mkdir(parents=True)
+        lock = os.open(aside, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         folds = aside.with_name(aside.name.swapcase()).exists()
         names = _Unpacking(aside, FLOOR + RATIO * size if limit is None else limit, folds).all(archive, progress)
         if hasattr(os, "sync"):
@@ -75,7 +81,22 @@ def unpack(archive: Path, into: Path, *, limit: int | None = None, progress: Pro
         raise DataError(f"{archive}: {_reason(error, into)}.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
     return [into / name for name in sorted(names)]
+
+
+def _sweep(into: Path) -> None:
+    """Remove what a killed process left of the same folder; one that is at work holds its own locked."""
+    for left in into.parent.glob(f".{glob.escape(into.name)}.{'[0-9a-f]' * 32}"):
+        held = os.open(left, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(held)
 
 
 def _reason(error: BaseException, into: Path) -> str:

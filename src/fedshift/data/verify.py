@@ -204,6 +204,13 @@ def _remarks(
         if 0 < look.greyscale < look.pictures:
             yield f"{domain}: {look.greyscale:,} of {look.pictures:,} pictures are greyscale"
     yield from (f"{n:,} pictures: {note}" for note, n in sorted(store.notes.items()))
+    if manifest.left_out:
+        yield left_out(manifest)
+
+
+def left_out(manifest: Manifest) -> str:
+    """What lies beside the pictures and was not looked at."""
+    return f"left out when imported: {_some([f'{path} ({reason})' for path, reason in manifest.left_out])}"
 
 
 # ------------------------------------------------------------------------------------------ pictures more than once

@@ -16,9 +16,3 @@ SOURCES: dict[str, Source] = {
         digits.FOUR,
     )
 }
-
-# Sets with an official split: what a copy says of train and test is kept. In all others it is somebody else's.
-SPLIT: frozenset[str] = frozenset({"pacs", "vlcs", "digits5", "digits4", *(s.name for s in domainnet.SOURCES)})
-
-# Sets whose official lists say which pictures belong to them, where both lists of a domain are there.
-LISTED: frozenset[str] = frozenset(s.name for s in domainnet.SOURCES)

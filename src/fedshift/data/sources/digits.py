@@ -21,6 +21,7 @@ USPS_TRAP = "USPS is distributed as 7,291 to train and 2,007 to test; the test p
 
 FIVE = Source(
     name="digits5",
+    divided=True,
     summary="Digits-5: MNIST, SVHN, USPS, SynthDigits and MNIST-M, all of each",
     citation=(
         f"{MNIST}; Y. Netzer et al. (2011), Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS "
@@ -54,6 +55,7 @@ FIVE = Source(
 
 FOUR = Source(
     name="digits4",
+    divided=True,
     summary="MNIST (20,000 of it), USPS, MNIST-M (6,000 of it) and printed digits in 1,016 styles; not Digits-5",
     citation=(
         f"{MNIST}; {USPS}; {MNISTM}; T. E. de Campos, B. R. Babu and M. Varma (2009), Character Recognition in Natural "

@@ -106,6 +106,8 @@ def _variant(
     names = tuple(classes.split())
     return Source(
         name=name,
+        divided=True,
+        listed=True,
         summary=summary,
         citation=(
             "X. Peng, Q. Bai, X. Xia, Z. Huang, K. Saenko and B. Wang (2019), Moment Matching for Multi-Source Domain "

@@ -5,6 +5,7 @@ from ._short import drive
 
 SOURCE = Source(
     name="pacs",
+    divided=True,
     summary="9,991 pictures of 7 classes as art paintings, cartoons, photographs and sketches",
     citation=(
         "D. Li, Y. Yang, Y.-Z. Song and T. M. Hospedales (2017), Deeper, Broader and Artier Domain Generalization, "

@@ -5,6 +5,7 @@ from ._short import drive
 
 SOURCE = Source(
     name="vlcs",
+    divided=True,
     summary="10,729 photographs of 5 classes from Caltech101, LabelMe, SUN09 and VOC2007",
     citation=(
         "C. Fang, Y. Xu and D. N. Rockmore (2013), Unbiased Metric Learning: On the Utilization of Multiple Datasets "
