@@ -3,8 +3,10 @@
     python -m tools.results collect BLOCK RUNS...   # finished runs into results/BLOCK.jsonl, a line each
     python -m tools.results page                    # results/*.toml and *.jsonl into docs/results.md
 
-A block is `results/BLOCK.toml` (what was run, and the published numbers beside it) and `results/BLOCK.jsonl`. No number
-of ours is typed: the page is made from the lines, and a test makes it again.
+A block is `results/BLOCK.toml` (what was run, and the published numbers beside it) and `results/BLOCK.jsonl`. Each
+`[[row]]` takes the runs whose configuration has its settings (`is`), the first row that fits; each `[[measure]]` is a
+table, with the published numbers by row. No number of ours is typed: the page is made from the lines, and a test makes
+it again.
 """
 
 import argparse
@@ -18,13 +20,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedshift.report import load
-from fedshift.report.comparison import labels
 from fedshift.report.records import accuracies, outcome, validation
 
 ROOT = Path(__file__).parents[1]
 FOLDER, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
 Line = dict[str, Any]
 NONE = "\N{EN DASH}"
+FRACTIONS = ("ood_auroc",)  # measures that are no percentages
 # Student's t at 97.5 % by degrees of freedom; beyond the table, the normal's.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
 
@@ -39,7 +41,7 @@ def line_of(path: Path) -> Line:
     keys = ("method", "left_out", "seed", "rounds", "reported_round", "per_site", "unseen", "unseen_rule")
     told = outcome(run)
     settings = {name: run.config[name] for name in ("data", "model", "federation", "local", "optimizer", "schedule")}
-    adapted = {s: r["adapted"] for s, r in record["unseen"].items() if "adapted" in r}
+    adapted, ood = ({s: r[k] for s, r in record["unseen"].items() if k in r} for k in ("adapted", "ood_auroc"))
     curve = [
         [r["round"], _rounded(accuracies(r)), _rounded(accuracies(r, models="unseen"))] for r in _thinned(run.records)
     ]
@@ -49,6 +51,7 @@ def line_of(path: Path) -> Line:
         "sizes": sizes,
         "validation": validation(record, run.config["eval"]),
         "adapted": adapted,
+        "ood_auroc": ood,
         "megabytes_up": told["megabytes_up"],
         "megabytes_down": told["megabytes_down"],
         "settings": settings,
@@ -93,32 +96,45 @@ def page() -> str:
 
 
 def _block(about: Line, lines: list[Line]) -> str:
-    names = labels([json.loads(text) for text in dict.fromkeys(json.dumps(line["method"]) for line in lines)])
-    methods = dict.fromkeys(json.dumps(line["method"]) for line in lines)
-    label = dict(zip(methods, names, strict=True))
-    groups: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        groups[label[json.dumps(line["method"])]].append(line)
-    order = [name for name in about.get("order", []) if name in groups]
-    order += [name for name in groups if name not in order]
+    groups = grouped(about["row"], lines)
     text = [f"\n## {about['title']}\n\n{about['text'].strip()}\n"]
-    for measure in about["measure"]:
-        text.append(_table(measure, {name: groups[name] for name in order}, about.get("names", {})))
+    if lines:
+        text += [_table(measure, groups) for measure in about["measure"]]
     text.append(_made(lines))
     if "found" in about:
         text.append(f"\n{about['found'].strip()}\n")
     return "".join(text)
 
 
-def _table(measure: Line, groups: Mapping[str, list[Line]], published: Mapping[str, str]) -> str:
-    heads = ("method", "seeds", "ours %", "published %", "difference", "95 % interval")
+def grouped(rows: list[Line], lines: list[Line]) -> dict[str, list[Line]]:
+    """The runs of each row; one that fits none is an error, for a number that nobody sees misleads."""
+    groups: dict[str, list[Line]] = {row["name"]: [] for row in rows}
+    for line in lines:
+        config = {**line["settings"], "method": line["method"]}
+        fits = [row["name"] for row in rows if _has(config, row["is"])]
+        if not fits:
+            raise SystemExit(f"run {line['run']}: its method {line['method']} fits no row of its block; add one.")
+        groups[fits[0]].append(line)
+    return groups
+
+
+def _has(config: Any, wanted: Any) -> bool:
+    """Whether a configuration has these settings; other settings may be anything."""
+    if isinstance(wanted, dict):
+        return isinstance(config, dict) and all(k in config and _has(config[k], v) for k, v in wanted.items())
+    return bool(config == wanted)
+
+
+def _table(measure: Line, groups: Mapping[str, list[Line]]) -> str:
+    unit = "" if measure["value"] in FRACTIONS else " %"
+    heads = ("method", "seeds", f"ours{unit}", f"published{unit}", "difference", "95 % interval")
     rows = [f"\n**{measure['title']}**\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n"]
     for name, lines in groups.items():
-        ours = by_seed(lines, measure)
-        theirs = measure["published"].get(published.get(name, name))
-        if not ours:
-            continue
-        rows.append(f"| {name} | {len(ours)} | {_spread(ours)} | {_theirs(theirs)} | {_difference(ours, theirs)} |\n")
+        ours, theirs = by_seed(lines, measure), measure.get("published", {}).get(name)
+        if ours:
+            rows.append(
+                f"| {name} | {len(ours)} | {_spread(ours)} | {_theirs(theirs)} | {_difference(ours, theirs)} |\n"
+            )
     return "".join(rows)
 
 
@@ -128,26 +144,35 @@ def by_seed(lines: list[Line], measure: Line) -> list[float]:
     for line in lines:
         value = _value(line, measure)
         if value is not None:
-            seeds[line["seed"]]["+".join(line["left_out"])] = 100 * value
+            scale = 1 if measure["value"] in FRACTIONS else 100
+            seeds[line["seed"]]["+".join(line["left_out"])] = scale * value
     turns = set(measure.get("turns", [""]))
     return [fmean(parts.values()) for _, parts in sorted(seeds.items()) if turns <= parts.keys() or turns == {""}]
 
 
 def _value(line: Line, measure: Line) -> float | None:
-    """Mean over sites (`sites`), over their images (`pooled`), at left-out domains (`unseen`, `adapted`), or a site."""
-    kind = measure["value"]
-    scores: dict[str, float] = line["per_site"]
+    """Mean over sites (`sites`), over their images (`pooled`), at left-out or corrupted sites (`unseen`, `adapted`,
+    `ood_auroc`; `at` is what their names end in), or at the site of that name.
+    """
+    kind, scores = measure["value"], line["per_site"]
     if kind == "pooled":
         return sum(scores[s] * n for s, n in line["sizes"].items()) / sum(line["sizes"].values())
-    if kind == "unseen":
-        return fmean(line["unseen"].values()) if line["unseen"] else None
-    if kind == "adapted":
-        return fmean(a["accuracy"] for a in line["adapted"].values()) if line["adapted"] else None
-    return fmean(scores.values()) if kind == "sites" else scores.get(kind)
+    if kind == "sites":
+        return fmean(scores.values())
+    if kind not in ("unseen", "adapted", "ood_auroc"):
+        return scores.get(kind)
+    found = [
+        value["accuracy"] if kind == "adapted" else value
+        for site, value in line[kind].items()
+        if value is not None and site.endswith(measure.get("at", ""))
+    ]
+    return fmean(found) if found else None
 
 
 def _spread(values: list[float]) -> str:
-    return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+    digits = 1 if max(values) > 1 else 3
+    mean = f"{fmean(values):.{digits}f}"
+    return f"{mean} ± {stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def _theirs(number: list[float] | None) -> str:
