@@ -22,10 +22,12 @@ from .data import Dataset, Domain
 from .engines.base import Memory, remember, site_model
 from .engines.captured import Rehearsed
 from .engines.debug import HOOKS
+from .engines.fast import Fast
 from .engines.loop import State, run
+from .engines.together import MOST
 from .experiment.checkpoint import load_checkpoint, save_checkpoint
 from .experiment.config import DataConfig, Experiment, FederationConfig, LocalConfig, ModelConfig
-from .experiment.setup import Setup, set_up
+from .experiment.setup import Setup, adapter_for, set_up
 from .methods.fedavg import FedAvg
 
 Method = Algorithm[Any, Any, Any, Any]
@@ -43,6 +45,11 @@ def tiny_data(sizes: Sequence[int] = (30, 20, 14), side: int = 8, classes: int =
         images = (noise + 40 * k + 25 * labels.view(-1, 1, 1, 1)).clamp(max=255).to(torch.uint8)
         domains.append(Domain(f"domain{k}", images, labels))
     return Dataset("tiny", tuple(str(c) for c in range(classes)), tuple(domains))
+
+
+def quick(method: Method) -> Method:
+    """The method with the sizes that its card gives for tests."""
+    return replace(method, **method.card.quick)
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,21 @@ def check_recorded(case: Case) -> None:
     )
 
 
+def check_fast(case: Case) -> None:
+    """The engine `fast` in all its ways: what `sequential` gives, but for the order of sums."""
+    plain, ends = last(case.setup()), {}
+    for way, workers, most in (("all at once", 1, MOST), ("channels last", 1, 0), ("side by side", 2, 0)):
+        setup = case.setup("fast")
+        assert isinstance(setup.engine, Fast)
+        setup.engine.most = most
+        setup.engine.use(workers)
+        ends[way] = everything(last(setup))
+        gap = difference(everything(plain), ends[way])
+        assert gap < 1e-9, f"{case.method.name}: engine fast, {way}, differs from sequential by {gap:g}."
+    gap = difference(ends["channels last"], ends["side by side"])
+    assert gap == 0, f"{case.method.name}: clients that train side by side end {gap:g} away from one after another."
+
+
 def check_serialisation(case: Case) -> None:
     """Server and client states survive a safetensors file and their declared types."""
     setup = case.setup()
@@ -242,6 +264,26 @@ def check_unseen(case: Case) -> None:
     )
 
 
+def check_adaptation(case: Case) -> None:
+    """A method's own label-free phases, if any: finite, the same bits in each engine, and no state is touched."""
+    ends = {}
+    for engine in ("sequential", "debug"):
+        setup = case.setup(engine, rounds=2)
+        task, stage, (held, *_) = setup.task, setup.method.stages()[-1], setup.evaluator.federation.unseen
+        if not stage.phases(task, labelled=False):
+            return
+        state = last(setup)
+        before = tree.clone(everything(state))
+        adapter = adapter_for(case.experiment(), task, setup.evaluator.transform, "method")
+        assert adapter is not None
+        ends[engine] = states.flatten(adapter(stage, task, stage.send(task, state.server, None), held))
+        assert difference(before, everything(state)) == 0, f"{case.method.name}: adapting changed its state ({engine})."
+    bad = tree.first_bad(ends["sequential"])
+    assert bad is None, f"{case.method.name}: NaN or infinity in {bad} after adaptation."
+    gap = difference(*ends.values())
+    assert gap == 0, f"{case.method.name}: adaptation differs by {gap:g} between sequential and debug."
+
+
 def check_partial(case: Case) -> None:
     """Absent clients keep their memory; rounds with half of the clients run."""
     if case.method.pools:
@@ -279,12 +321,14 @@ CHECKS: Mapping[str, Callable[[Case], None]] = {
     "inputs kept": check_inputs_kept,
     "engines": check_engines,
     "recorded": check_recorded,
+    "fast": check_fast,
     "serialisation": check_serialisation,
     "resume": check_resume,
     "permutation": check_permutation,
     "seed": check_seed,
     "neutral": check_neutral,
     "unseen": check_unseen,
+    "adaptation": check_adaptation,
     "partial": check_partial,
 }
 

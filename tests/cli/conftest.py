@@ -30,7 +30,7 @@ def load() -> Dataset:
 
 
 TOY = Source("toy", "three domains of bright corners", "made up for tests", "none", DOMAINS, load)
-SMALL = ("data.name=toy", "model.options.width=4", "local.batch=8", "federation.rounds=3")
+SMALL = ("engine=sequential", "data.name=toy", "model.options.width=4", "local.batch=8", "federation.rounds=3")
 
 
 @pytest.fixture(autouse=True)

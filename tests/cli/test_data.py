@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fedshift.cli import data as command
+from fedshift.cli import progress as telling
 from fedshift.cli.main import main
 from fedshift.data import DATASETS, Source, manifest_of
 from fedshift.data.dataset import Mirror
@@ -180,7 +181,7 @@ def test_progress_on_a_terminal_is_a_bar_and_leaves_nothing(monkeypatch):
     now = iter([0.0, 1.5, 1.7])
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(command, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
+    monkeypatch.setattr(telling, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
     monkeypatch.setenv("TERM", "xterm")
     with command.progress("getting x", "MB") as tell:
         tell(2_000_000, 0)

@@ -32,7 +32,9 @@ def test_run_tells_what_it_does_and_what_came_of_it(capsys):
     assert main(["run", "--set", *SMALL, LEFT]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith("fedavg on toy without scan, seed 0\nsmall-cnn, engine sequential on cpu, 1 thread, in runs/")
+    assert out.startswith(
+        "fedavg on toy without scan, seed 0\nsmall-cnn, sequential on 1 CPU thread, float32, in runs/"
+    )
     assert re.search(r"^round 3/3 .* loss \d\.\d+  sites \d+\.\d %  unseen \d+\.\d %$", out, re.MULTILINE)
     for row in ("reported round 3", "sites, mean of 2", "worst site, ", "unseen, scan"):
         assert row in out

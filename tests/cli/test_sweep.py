@@ -17,6 +17,7 @@ from fedshift.cli import many
 from fedshift.cli.board import Board
 from fedshift.cli.main import main
 from fedshift.cli.planning import planned
+from fedshift.core.errors import ConfigError
 from fedshift.experiment.runs import Folder
 
 from .conftest import SMALL, load
@@ -50,6 +51,13 @@ def test_a_grid_crosses_settings_and_leaves_alone_whom_they_do_not_concern():
     lrs = (0.1, 0.01)
     assert told == {("fedavg", None, lr) for lr in lrs} | {("fedprox", mu, lr) for mu in (1, 2) for lr in lrs}
     assert len(runs) == 6
+
+
+def test_what_needs_a_left_out_domain_may_stand_beside_leave_out():
+    runs = plan(leave_out="ink,scan", set=["data.name=toy", "data.adapt=0.5"])
+    assert [(c.data.left_out, c.data.adapt) for c in runs] == [(("ink",), 0.5), (("scan",), 0.5)]
+    with pytest.raises(ConfigError, match="no domain is left out"):
+        plan(set=["data.name=toy", "data.adapt=0.5"])
 
 
 def test_a_preset_has_settings_of_its_own_for_methods_and_data_sets():

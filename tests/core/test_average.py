@@ -1,10 +1,12 @@
 """Weights, and what happens to BatchNorm's statistics."""
 
+import pytest
 import torch
 
 from fedshift.core import tree
-from fedshift.core.average import local_statistics, weigh
-from fedshift.core.task import Rules
+from fedshift.core.average import average, average_by, local_statistics, weigh
+from fedshift.core.errors import MessageError
+from fedshift.core.task import Cohort, Rules
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.fedbn import FedBN
 from fedshift.testing import Case, difference, last, models_by_site, trajectory
@@ -35,8 +37,6 @@ def test_pooled_variance_is_that_of_the_union():
         )
         for h in halves
     ]
-    from fedshift.core.task import Cohort
-
     cohort = Cohort((0, 1), (1, 1), (0.5, 0.5), 1.0, 0, 0.1)
     pooled = setup.method.aggregate(setup.task, setup.start().server, iter(ups), cohort).model.buffers
     whole = halves.flatten(0, 1)
@@ -74,3 +74,39 @@ def test_fedbn_is_the_same_under_mean_and_local():
     states = [next(iter(trajectory(Case(FedBN()).setup(buffers=rule)))) for rule in ("mean", "local")]
     clients = [tree.clone(s.memory[0].client) for s in states]
     assert difference(*(dict(tree.leaves(c)) for c in clients)) == 0
+
+
+def some_models(setup, number=3):
+    """Models that differ in all but the count of batches, which differs too."""
+    gen = torch.Generator().manual_seed(1)
+    start = setup.task.net.variables()
+    return [
+        tree.map(lambda t, k=k: t + k if t.dtype == torch.int64 else t + torch.rand(t.shape, generator=gen), start)
+        for k in range(number)
+    ]
+
+
+@pytest.mark.parametrize("buffers", ["mean", "pooled"])
+def test_average_by_is_the_average_by_these_weights(buffers):
+    setup = Case(FedAvg()).setup(buffers=buffers)
+    models, weights = some_models(setup), (0.2, 0.5, 0.3)
+    before = tree.clone(models[0])
+    plain = average(setup.task, models, Cohort((0, 1, 2), (1, 1, 1), weights, 1.0, 0, 0.1))
+    by = average_by(setup.task, ((m, torch.tensor(7 * w)) for m, w in zip(models, weights, strict=True)))
+    assert difference(dict(tree.leaves(plain)), dict(tree.leaves(by))) < 1e-6  # the weights are float32
+    assert difference(dict(tree.leaves(before)), dict(tree.leaves(models[0]))) == 0
+
+
+def test_average_by_of_equal_models_is_the_model_and_zero_weights_count_alike():
+    setup = Case(FedAvg()).setup()
+    a, b, c = some_models(setup)
+    weigh = torch.tensor([0.1, 0.7, 0.0], dtype=torch.float64)
+    same = average_by(setup.task, ((a, w) for w in weigh))
+    assert difference(dict(tree.leaves(a)), dict(tree.leaves(same))) == 0
+    zero = torch.zeros((), dtype=torch.float64)
+    even = average_by(setup.task, ((m, zero) for m in (a, b, c)))
+    assert difference(dict(tree.leaves(tree.mean((a, b, c), (1 / 3,) * 3))), dict(tree.leaves(even))) < 1e-15
+    late = average_by(setup.task, zip((a, b, c), (zero, zero, weigh[0]), strict=True))
+    assert all(torch.equal(late.params[k], c.params[k]) for k in c.params)  # who has all the weight is the mean
+    with pytest.raises(MessageError, match="found no trees"):
+        average_by(setup.task, ())

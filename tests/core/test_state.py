@@ -8,10 +8,11 @@ from torch import nn
 
 from fedshift.core import state as states
 from fedshift.core.errors import CheckpointError, MessageError
+from fedshift.core.keeping import Shared
 from fedshift.core.net import Net, Part, Variables
 from fedshift.core.task import Empty, PerParam
 from fedshift.methods import METHODS
-from fedshift.methods.fedbn import FedBN, Shared
+from fedshift.methods.fedbn import FedBN
 from fedshift.methods.scaffold import Client, Scaffold, Server, Up
 
 

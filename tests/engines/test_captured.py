@@ -17,7 +17,7 @@ from fedshift.experiment.config import DataConfig
 from fedshift.experiment.setup import set_up
 from fedshift.methods import METHODS
 from fedshift.methods.fedavg import FedAvg
-from fedshift.testing import MODELS, Case, check_recorded, difference, everything, last, tiny_data
+from fedshift.testing import MODELS, Case, check_recorded, difference, everything, last, quick, tiny_data
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
@@ -156,7 +156,7 @@ def on_gpu(method, model, engine, precision, optimizer):
 def test_replays_on_a_gpu_are_the_plain_steps(method, model, optimizer):
     data = tiny_data((40, 30, 22), side=16)
     ends = [
-        everything(last(set_up(on_gpu(METHODS[method](), model, engine, "float32", optimizer), data)))
+        everything(last(set_up(on_gpu(quick(METHODS[method]()), model, engine, "float32", optimizer), data)))
         for engine in ("captured", "sequential")
     ]
     assert ends[0].keys() == ends[1].keys()
@@ -169,7 +169,7 @@ def test_replays_on_a_gpu_are_the_plain_steps(method, model, optimizer):
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("method", METHODS)
 def test_lower_precisions_stay_finite_and_near(method, precision):
-    case = on_gpu(METHODS[method](), "small-cnn", "captured", precision, SGD(lr=0.02, momentum=0.9))
+    case = on_gpu(quick(METHODS[method]()), "small-cnn", "captured", precision, SGD(lr=0.02, momentum=0.9))
     end = everything(last(set_up(case, tiny_data((40, 30, 22), side=16))))
     assert all(bool(t.isfinite().all()) for t in end.values() if t.is_floating_point())
 

@@ -139,6 +139,8 @@ class HeadThenBody(FedAvg):
     card: ClassVar[Card] = replace(CARD, neutral=None)
 
     def phases(self, task, labelled=True):
+        if not labelled:
+            return ()
         names = list(task.net.module.state_dict())
         head = frozenset(n for n in names if n.startswith(names[-1].rsplit(".", 1)[0]))
         params = frozenset(dict(task.net.module.named_parameters()))

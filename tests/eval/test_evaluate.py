@@ -8,10 +8,8 @@ import torch
 
 from fedshift.core.errors import UnseenSite
 from fedshift.core.task import Answer
-from fedshift.data.federation import Held
-from fedshift.data.pictures import Pictures
 from fedshift.eval.evaluate import Evaluator
-from fedshift.eval.score import Score, ensemble, logits, mean_score, score
+from fedshift.eval.score import Score, answers, ensemble, mean_score, score
 from fedshift.methods.central import Central
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.fedbn import FedBN
@@ -19,13 +17,9 @@ from fedshift.methods.local import Local
 from fedshift.testing import Case, last
 
 
-def held(labels):
-    return Held("a", Pictures.of(torch.zeros(len(labels), 3, 8, 8, dtype=torch.uint8)), torch.tensor(labels))
-
-
 def test_score_on_paper():
-    answers = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-    result = score(answers, held([0, 0, 1]))
+    logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    result = score(Answer(logits), torch.tensor([0, 0, 1]))
     right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
     assert result.accuracy == pytest.approx(1 / 3)
     assert result.loss == pytest.approx((right + wrong + math.log(2)) / 3)
@@ -34,7 +28,10 @@ def test_score_on_paper():
 
 def test_ensemble_averages_probabilities():
     p, q = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.3, 0.7]]).log()
-    assert torch.allclose(ensemble([p, q]).exp(), torch.tensor([[0.6, 0.4]], dtype=torch.float64))
+    both = torch.tensor([[0.6, 0.4]], dtype=torch.float64)
+    assert torch.allclose(ensemble([Answer(p), Answer(q)]).logits.exp(), both)
+    weighed = Answer(p, torch.tensor([[5.0, 3.0]]))  # alpha = 6, 4, whatever the logits are
+    assert torch.allclose(ensemble([weighed, Answer(both.log())]).logits.exp(), both)
 
 
 def evaluated(method, unseen="auto", left_out=("domain0",)):
@@ -71,12 +68,12 @@ def test_sites_and_ensemble_are_what_they_say(method):
         for i in range(2)
     ]
     x = evaluator.transform.test(away.pictures.take(torch.arange(30)))
-    answers = [setup.task.net(m, x, train=False).logits for m in models]
-    right = [float((a.argmax(1) == away.labels).double().mean()) for a in answers]
+    logits = [setup.task.net(m, x, train=False).logits for m in models]
+    right = [float((a.argmax(1) == away.labels).double().mean()) for a in logits]
     record = evaluator(setup.method, setup.task, state)
     assert record["unseen"]["domain0"]["test"]["accuracy"] == pytest.approx(sum(right) / 2)
     record = replace(evaluator, unseen="ensemble")(setup.method, setup.task, state)
-    both = sum(a.softmax(1) for a in answers).argmax(1)
+    both = sum(a.softmax(1) for a in logits).argmax(1)
     assert record["unseen"]["domain0"]["test"]["accuracy"] == pytest.approx(
         float((both == away.labels).double().mean())
     )
@@ -139,8 +136,8 @@ def test_adaptation_starts_afresh_at_each_site():
             )
 
     task = replace(setup.task, net=Net())
-    first, again = (logits(Growing(), task, model, home, evaluator.transform, 2) for _ in range(2))
-    plain = logits(FedAvg(), setup.task, model, home, evaluator.transform, 2)
+    first, again = (answers(Growing(), task, model, home, evaluator.transform, 2).logits for _ in range(2))
+    plain = answers(FedAvg(), setup.task, model, home, evaluator.transform, 2).logits
     assert torch.equal(first, again)
     assert torch.allclose(first[2:], plain[2:] * 2) and torch.allclose(first[:2], plain[:2])
     assert isinstance(evaluator, Evaluator)

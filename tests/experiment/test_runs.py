@@ -26,12 +26,12 @@ from fedshift.experiment.setup import set_up
 from fedshift.methods import METHODS
 from fedshift.methods.fedbn import FedBN
 from fedshift.methods.scaffold import Scaffold
-from fedshift.testing import difference, tiny_data
+from fedshift.testing import difference, quick, tiny_data
 
 
 def config(name="fedavg", **changes):
     plain = Experiment(
-        method=METHODS[name](),
+        method=quick(METHODS[name]()),
         data=DataConfig(left_out=("domain0",)),
         model=ModelConfig("small-cnn", {"width": 4}),
         federation=FederationConfig(rounds=3),
@@ -101,6 +101,20 @@ def test_killed_in_any_round_and_resumed_is_the_same_run(method, tmp_path, monke
         same(whole, finish(config(method), path)[0])
 
 
+@pytest.mark.parametrize("setting", ["own starts", "after local"])
+def test_killed_and_resumed_with_own_starts_or_scored_after_local_training(setting, tmp_path, monkeypatch):
+    changes = {"federation": FederationConfig(rounds=3, common_init=False)}
+    if setting == "after local":
+        changes = {"eval": EvalConfig(point="after_local", every=2)}
+    experiment = config("fedbn", **changes)
+    whole, _ = finish(experiment, tmp_path / "whole")
+    for operation in (9, 16, 19):
+        path = tmp_path / f"killed{operation}"
+        assert killed_at(monkeypatch, operation, experiment, path) == -signal.SIGKILL
+        same(whole, finish(experiment, path)[0])
+    assert whole.records.read_text() != finish(config("fedbn"), tmp_path / "usual")[0].records.read_text()
+
+
 def test_killed_at_every_instant(tmp_path, monkeypatch):
     """Before each flush, rename and truncation that a run does; a half-written line or file is never read back."""
     experiment = config("scaffold", federation=FederationConfig(rounds=2))
@@ -142,10 +156,10 @@ def test_an_interrupt_while_scoring_loses_no_record(tmp_path, monkeypatch):
     folder, calls = Folder(tmp_path / "stopped"), iter(range(9))
     record = runs._record
 
-    def interrupted(setup, state):
+    def interrupted(*given):
         if next(calls) == 1:
             raise KeyboardInterrupt
-        return record(setup, state)
+        return record(*given)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(runs, "_record", interrupted)

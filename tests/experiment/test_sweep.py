@@ -298,8 +298,8 @@ DEADLY = """
 import os, signal, sys
 from fedshift.experiment import crew, worker
 whole = crew.execute
-def deadly(config, folder, data):
-    for event in whole(config, folder, data):
+def deadly(config, folder, data, workers):
+    for event in whole(config, folder, data, workers):
         yield event
         mark = folder.path.parent / ("kill-" + folder.path.name)
         if mark.exists() and (left := int(mark.read_text())):

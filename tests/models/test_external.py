@@ -135,6 +135,21 @@ def test_split(library: str) -> None:
     assert all(p.grad is not None for p in split.parameters())
 
 
+def test_a_norm_before_the_last_layer(library: str) -> None:
+    """The features stay as they are; the head normalises them, with nothing more to train."""
+    torch.manual_seed(0)
+    plain = build(f"{library}:plain", IMAGE, 5).eval()
+    torch.manual_seed(0)
+    normed = build(f"{library}:plain", IMAGE, 5, norm=True).eval()
+    z = plain.features(torch.randn(4, *IMAGE))
+    count = [sum(p.numel() for p in net.parameters()) for net in (plain, normed)]
+    assert count[0] == count[1] and torch.allclose(normed.head(z), plain.head(z / (1 + 1e-5) ** 0.5))
+    normed.train()
+    assert torch.allclose(
+        normed.head(z), plain.head((z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt()), atol=1e-5
+    )
+
+
 def test_building_leaves_statistics_and_random_numbers_alone(library: str) -> None:
     torch.manual_seed(0)
     split = build(f"{library}:plain", IMAGE, 5)

@@ -31,6 +31,7 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], int]] = [
     ("alexnet-fdse", {"fc": 32}, (1, 63, 80), 32),
     ("resnet18", {}, (3, 32, 32), 512),
     ("resnet18", {"small_input": True}, (1, 16, 16), 512),
+    ("resnet18", {"small_input": True, "latent": 24}, (3, 16, 16), 24),
     ("resnet50", {}, (3, 33, 40), 2048),
     ("resnet50", {"small_input": True, "stride_on": "conv1"}, (3, 8, 8), 2048),
 ]
@@ -130,6 +131,15 @@ COUNTS = [
 def test_parameter_counts(name: str, image: tuple[int, int, int], classes: int, expected: int) -> None:
     with torch.device("meta"):
         assert count(build(name, image, classes)) == expected
+
+
+def test_lsi_counts() -> None:
+    """Table V: 24.6 million up, 33.3 thousand of them the head with 65 classes; so its BatchNorm has no scale."""
+    with torch.device("meta"):
+        network = build("resnet50", (3, 224, 224), 65, latent=512)
+    assert count(network) == 23_508_032 + 2048 * 512 + 512 + 33_345
+    assert sum(p.numel() for p in (*network.fc.norm.parameters(), *network.fc.out.parameters())) == 33_345
+    assert network.width == 512 and set(dict(network.fc.norm.named_buffers())) >= {"running_mean", "running_var"}
 
 
 def test_fdse_alexnet_weighs_what_its_table_says() -> None:
@@ -360,5 +370,6 @@ def test_no_classes() -> None:
 def test_options_are_those_of_the_class() -> None:
     assert options("small-cnn") == {"width": (int, 16), "norm": (bool, True)}
     assert options("digits-cnn") == {}
-    assert set(options("resnet50")) == {"stride_on", "weights", "small_input"}
-    assert options("timm:anything") == options("torchvision:anything") == {"weights": (str, "")}
+    assert set(options("resnet50")) == {"stride_on", "weights", "small_input", "latent"}
+    external = {"weights": (str, ""), "norm": (bool, False)}
+    assert options("timm:anything") == options("torchvision:anything") == external

@@ -135,6 +135,24 @@ def test_a_network_built_with_weights_reports_them(tmp_path: Path) -> None:
         build("resnet18", (3, 32, 32), 4, small_input=True, weights=str(tmp_path / "w.safetensors"))
 
 
+def test_a_classifier_made_otherwise_is_passed_over(tmp_path: Path) -> None:
+    """A file of the plain network fits the one with `latent`; one of the latter brings its head along."""
+    plain = build("resnet18", (3, 32, 32), 4).state_dict()
+    save_file(plain, tmp_path / "w.safetensors")
+    torch.manual_seed(2)
+    fresh = build("resnet18", (3, 32, 32), 4, latent=8).state_dict()
+    torch.manual_seed(2)
+    narrow = build("resnet18", (3, 32, 32), 4, latent=8, weights=str(tmp_path / "w.safetensors"))
+    assert narrow.loaded is not None and all(name.startswith("fc.") for name in narrow.loaded.kept)
+    for key, t in narrow.state_dict().items():
+        assert torch.equal(t, (fresh if key.startswith("fc.") else plain)[key]), key
+    save_file(narrow.state_dict(), tmp_path / "n.safetensors")
+    same = build("resnet18", (3, 32, 32), 4, latent=8, weights=str(tmp_path / "n.safetensors"))
+    assert all(torch.equal(t, narrow.state_dict()[key]) for key, t in same.state_dict().items())
+    with pytest.raises(ModelError, match=r"'fc.out.weight' has shape \(4, 8\) instead of \(4, 9\)"):
+        build("resnet18", (3, 32, 32), 4, latent=9, weights=str(tmp_path / "n.safetensors"))
+
+
 def test_a_file_that_names_its_strides_is_believed(tmp_path: Path) -> None:
     path = str(tmp_path / "w.safetensors")
     state = build("resnet50", (3, 32, 32), 2).state_dict()
@@ -171,3 +189,11 @@ def test_imagenet_resnet50(imagenet: Path) -> None:
     assert 0.1 < z.mean() < 1 and 1 < z.max() < 100
     with pytest.raises(ModelError, match="stride_on = 'conv1'"):
         build("resnet50", (3, 64, 64), 7, weights=str(imagenet))
+
+
+def test_imagenet_resnet50_with_the_layer_before_the_head(imagenet: Path) -> None:
+    net = build("resnet50", (3, 64, 64), 7, stride_on="conv1", weights=str(imagenet), latent=512)
+    assert net.loaded is not None and {name.split(".")[0] for name in net.loaded.kept} == {"fc"}
+    assert set(net.loaded.loaded) == set(load_file(imagenet))
+    z = net.eval().features(torch.randn(2, 3, 64, 64))
+    assert z.shape == (2, 512) and net.head(z).shape == (2, 7) and bool(z.abs().mean() > 0.01)

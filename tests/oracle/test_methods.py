@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from fedshift.core import seeds, tree
+from fedshift.core.keeping import Own
 from fedshift.core.net import Part, Variables, part
 from fedshift.core.optim import SGD
 from fedshift.methods.central import Central
 from fedshift.methods.fedavg import FedAvg
-from fedshift.methods.fedbn import Client, FedBN
+from fedshift.methods.fedbn import FedBN
 from fedshift.methods.fedprox import FedProx
 from fedshift.methods.local import Local
 from fedshift.methods.scaffold import Scaffold, Server
@@ -228,7 +229,7 @@ class BySubstring(FedBN):
     def finish(self, task, work):
         up, _ = super().finish(task, work)
         own = [k for k in (*work.model.params, *work.model.buffers) if "bn" in k]
-        return up, Client(part(work.model, own))
+        return up, Own(part(work.model, own))
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class StatisticsOnly(FedBN):
 
     def finish(self, task, work):
         up, client = super().finish(task, work)
-        return up, Client(client.norm._replace(params={}))
+        return up, Own(client.model._replace(params={}))
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,13 @@ def what(event: Info) -> str:
 
 def how(event: Info) -> str:
     """Where and with what a run is computed."""
-    threads = f"{event['threads']} thread{'' if event['threads'] == 1 else 's'}"
-    if event.get("at_once", 1) > 1:
-        threads = f"{event['at_once']} runs at once" + (f" of {threads}" if event["device"] == "cpu" else "")
-    return f"{event['model']}, engine {event['engine']} on {event['device']}, {threads}, in {event['folder']}"
+    threads = f"{event['threads']} CPU thread{'' if event['threads'] == 1 else 's'}"
+    parts = [f"{event['engine']} on {event.get('gpu') or threads}", event.get("precision", "")]
+    for key, noun in (("workers", "workers"), ("at_once", "runs at once")):
+        parts += [f"{event[key]} {noun}"] if event.get(key, 1) > 1 else []
+    parts += [f"{event['in_flight']} clients in flight"] if event.get("in_flight") else []
+    parts += [f"because {event['because']}"] if event.get("because") else []
+    return ", ".join([event["model"], *filter(None, parts), f"in {event['folder']}"])
 
 
 def begin(event: Info) -> str:
@@ -148,7 +151,15 @@ def outcome_rows(event: Info) -> list[tuple[str, str]]:
     rows = [(f"reported round {event['reported_round']}", "test %")]
     rows.append((f"sites, mean of {len(event['per_site'])}", percent(event["sites"], "")))
     rows.append((f"worst site, {event['worst_site']}", percent(event["worst"], "")))
-    rows += [(f"unseen, {domain}", percent(value, "")) for domain, value in event["unseen"].items()]
+    for domain, value in event["unseen"].items():
+        rows.append((f"unseen, {domain}", percent(value, "")))
+        if domain in event["adapted"]:
+            adapted = event["adapted"][domain]
+            rows.append((f"  adapted by {adapted['rule']}", percent(adapted["accuracy"], "")))
+    if "sites" in event["trust"]:
+        rows.append(("calibration error, sites", percent(event["trust"]["sites"]["ece"], "")))
+    if event["ood_auroc"] is not None:
+        rows.append(("unseen against sites, AUROC", f"{event['ood_auroc']:.3f}"))
     return rows
 
 

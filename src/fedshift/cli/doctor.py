@@ -107,7 +107,7 @@ def gpu() -> Finding:
     import torch
 
     if torch.cuda.is_available():
-        return Finding("ok", "GPU", f"{torch.cuda.get_device_name()}; use it by --set device=cuda")
+        return Finding("ok", "GPU", f"{torch.cuda.get_device_name()}; runs use it")
     return Finding("ok", "GPU", "none that torch can use; runs use the processor")
 
 

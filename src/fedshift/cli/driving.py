@@ -17,8 +17,9 @@ from ..experiment.files import owned
 from ..experiment.runs import Folder, execute
 from ..report.comparison import plain
 from ..report.records import Run, load, outcome, saved_round
-from .data import progress
+from .choosing import flying, workers
 from .main import Stopped
+from .progress import progress
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -55,11 +56,16 @@ def method_label(method: Any) -> str:
     return f"{method.name}({', '.join(odd)})" if odd else str(method.name)
 
 
-def drive(config: Experiment, folder: Folder, emit: Emit) -> Run:
-    """Run it, or what is left of it; the events are `start`, `round` and `result`."""
-    emit({"event": "start", **opening(config, folder)})
+def drive(config: Experiment, folder: Folder, emit: Emit, asked: str = "1", reason: str = "") -> Run:
+    """Run it, or what is left of it, with workers as asked; the events are `start`, `round` and `result`.
+
+    `reason` is why its engine is the plain one.
+    """
     data = None if folder.done.exists() else pictures(config)
-    events = execute(config, folder, data)
+    many = workers(config, folder, data, asked) if data else 1
+    flies = flying(config, data) if data else 0
+    emit({"event": "start", **opening(config, folder, many), "in_flight": flies, "because": reason})
+    events = execute(config, folder, data, many)
     with closing(events):  # an interrupted run saves its state before this goes on
         for event in events:
             emit({"event": "round", "run": folder.path.name, **event._asdict()})
@@ -79,12 +85,12 @@ def pictures(config: Experiment) -> Dataset:
     return data
 
 
-def opening(config: Experiment, folder: Folder) -> dict[str, Any]:
+def opening(config: Experiment, folder: Folder, workers: int = 1) -> dict[str, Any]:
     """What a display must know of a run at its start."""
     done = saved_round(folder.path)
     state = "finished" if folder.done.exists() else "interrupted" if done else "new"
     return {
-        **shared(config, folder.path),
+        **shared(config, folder.path, workers),
         "run": folder.path.name,
         "method": method_label(config.method),
         "left_out": list(config.data.left_out),
@@ -95,15 +101,19 @@ def opening(config: Experiment, folder: Folder) -> dict[str, Any]:
     }
 
 
-def shared(config: Experiment, folder: Path) -> dict[str, Any]:
+def shared(config: Experiment, folder: Path, workers: int = 1) -> dict[str, Any]:
     """What the runs of a comparison have in common."""
+    lone = config.engine == "fast" and config.precision == "bf16"  # one thread for each worker
     return {
         "folder": str(folder),
         "data": config.data.name,
         "model": config.model.name,
         "engine": config.engine,
         "device": config.device,
-        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if config.device == "cuda" and torch.cuda.is_available() else None,
+        "precision": config.precision,
+        "threads": torch.get_num_threads() if workers == 1 and not lone else workers,
+        "workers": workers,
     }
 
 

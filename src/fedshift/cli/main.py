@@ -16,8 +16,8 @@ from typing import Any
 
 from .. import __version__
 from ..core.errors import FedshiftError
+from ..core.memory import keep_memory
 from ..report.records import ReportError
-from .memory import keep_freed_memory
 
 LISTS = ("methods", "models", "datasets", "presets", "engines", "runs", "settings")
 METHODS_HELP = "names apart by commas, with settings in brackets: fedavg,'fedprox(mu=0.1)'"
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when torch loads: threads that wait must sleep. Spinning, they slow small networks down thirty times as
     # soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    keep_freed_memory()
+    keep_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a dash must not end the program on an ASCII terminal
     try:
@@ -113,8 +113,10 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_compare(commands)
+    _add_profile(commands)
     _add_looks(commands)
     _add_report(commands)
+    _add_predict(commands)
     _add_data(commands)
     return top
 
@@ -148,9 +150,18 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
 
 
+def _add_machine(command: argparse.ArgumentParser) -> None:
+    """What a file or --set names wins over these."""
+    for name, what in (("engine", "fast, sequential, captured; `fedshift list engines` shows all"),
+                       ("device", "cpu or cuda"), ("amp", "precision: float32, float64, tf32 or bf16"),
+                       ("workers", "clients that train side by side on a CPU, a thread each")):  # fmt: skip
+        command.add_argument(f"--{name}", default="auto", metavar="X", help=f"{what} (default: what suits the machine)")
+
+
 def _add_run(commands: Any) -> None:
     run = _add(commands, "run", "run:run", "Run one experiment, or go on with it where it stopped.")
     _add_settings(run)
+    _add_machine(run)
     run.add_argument("--fresh", action="store_true", help="start over, also if the run is finished")
     resume = _add(commands, "resume", "run:resume", "Go on with a run that was interrupted.")
     resume.add_argument("run", metavar="RUN", help="a run's folder, or the beginning of its name under --out")
@@ -177,10 +188,25 @@ def _add_compare(commands: Any) -> None:
 
 def _add_grid(command: argparse.ArgumentParser) -> None:
     _add_settings(command)
+    _add_machine(command)
     command.add_argument("--methods", required=True, metavar="LIST", help=METHODS_HELP)
     command.add_argument("--leave-out", metavar="LIST", help=f"{LEAVE_OUT_HELP} (default: as configured)")
     command.add_argument("--seeds", metavar="LIST", help="such as 0,1,2 (default: as configured)")
     command.add_argument("--report", metavar="FILE.html", help="where the report goes (default: a folder under --out)")
+
+
+def _add_profile(commands: Any) -> None:
+    text = "Measure where the time of a round goes; nothing is kept but a table and a picture."
+    profile = _add(commands, "profile", "profile:profile", text, out=None)
+    _add_settings(profile)
+    _add_machine(profile)
+    profile.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds to measure (default: %(default)s)")
+    profile.add_argument(
+        "--warm-up", type=int, metavar="N", help="rounds before them (default: 1, or 2 where steps are recorded)"
+    )
+    profile.add_argument(
+        "--out", default="profile.svg", metavar="FILE.svg", help="(default: %(default)s; .json beside it)"
+    )
 
 
 def _add_looks(commands: Any) -> None:
@@ -210,6 +236,31 @@ def _add_report(commands: Any) -> None:
         metavar="FILE.html",
         help="(default: %(default)s; .md and .json beside it)",
     )
+
+
+def _add_predict(commands: Any) -> None:
+    text = "Ask a run's model about pictures, and see which of them it is too unsure of."
+    predict = _add(commands, "predict", "predict:predict", text, out=None)
+    predict.add_argument("run", metavar="RUN", help="a run's folder, or the beginning of its name under --in")
+    predict.add_argument(
+        "images", nargs="+", metavar="IMAGES", help="folders, archives, tables with a column 'path', or single pictures"
+    )
+    whose = predict.add_mutually_exclusive_group()
+    whose.add_argument("--site", metavar="NAME", help="by that site's own model")
+    whose.add_argument("--new", action="store_true", help="by the model for a site that took no part (the default)")
+    predict.add_argument(
+        "--adapt", choices=("none", "auto", "method", "norm", "entropy"), default="none", metavar="RULE",
+        help="adapt the model to these pictures first, without labels: auto, method, norm or entropy",
+    )  # fmt: skip
+    predict.add_argument(
+        "--flag", type=float, default=0.05, metavar="SHARE",
+        help="share of the sites' own held-out pictures that would be flagged (default: %(default)s)",
+    )  # fmt: skip
+    predict.add_argument(
+        "--in", dest="folder", default="runs", metavar="DIR", help="folder that holds the runs (default: %(default)s)"
+    )
+    predict.add_argument("--out", default="predictions.csv", metavar="FILE.csv", help="(default: %(default)s)")
+    predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _add_data(commands: Any) -> None:

@@ -11,9 +11,11 @@ from ..data import domains_of
 from ..experiment import strict
 from ..experiment.config import Experiment
 from ..methods import METHODS
+from .choosing import resolved
 from .driving import configuration
 
 Settings = dict[str, Any]
+NEED_ONE = ("adapt", "shots")  # settings that are refused as long as no domain is left out
 
 
 def planned(args: Namespace) -> list[Experiment]:
@@ -44,7 +46,8 @@ def _block(args: Namespace, dataset: str, point: tuple[str, ...], methods: list[
     """One protocol: the settings of each left-out domain and method."""
     names = [method["name"] for method in methods]
     bases = [_base(args, dataset, [text for text in point if _concerns(text, m["name"], names)], m) for m in methods]
-    choices = left_out_choices(args.leave_out, strict.build(Experiment, bases[0]))
+    data = {k: v for k, v in bases[0].get("data", {}).items() if k not in NEED_ONE or not args.leave_out}
+    choices = left_out_choices(args.leave_out, strict.build(Experiment, {**bases[0], "data": data}))
     return [{**base, "data": {**base.get("data", {}), "left_out": choice}} for choice in choices for base in bases]
 
 
@@ -54,7 +57,7 @@ def _base(args: Namespace, dataset: str, point: list[str], method: Settings) -> 
     if dataset:
         preset = preset and f"{preset.partition(':')[0]}:{dataset}"
         sets.append(f'data.name="{dataset}"')
-    return strict.merge(configuration(args.config, sets, preset, method), point)
+    return resolved(strict.merge(configuration(args.config, sets, preset, method), point), args, alone=False)
 
 
 def _concerns(text: str, method: str, among: list[str]) -> bool:

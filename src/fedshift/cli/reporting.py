@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..report import Comparison, ReportError, load, write_report
 from ..report.records import find
-from ..report.tables import domain_table, main_table, notes
+from ..report.tables import notes, summary
 from ..report.write import reported_runs
 from .console import numbers, say
 
@@ -21,9 +21,8 @@ def report(args: Namespace) -> int:
     if not any(run.records for run in comparison.runs):
         raise ReportError(f"{comparison.runs[0].path}: found no evaluation yet; resume the run, then report on it.")
     page = write_report(comparison, Path(args.out))[0]
-    for table in (main_table(comparison), domain_table(comparison)):
-        if table:
-            numbers(table)
+    for table in summary(comparison):
+        numbers(table)
     for note in notes(comparison):
         say(note)
     say(f"Report: {page}", "bold")

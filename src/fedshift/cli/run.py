@@ -7,17 +7,21 @@ from ..experiment import strict
 from ..experiment.config import Experiment
 from ..experiment.runs import Folder, folder_of
 from ..report.records import find
+from .choosing import because, resolved
 from .display import display
 from .driving import configuration, drive, start_over, stopped
 
 
 def run(args: Namespace) -> int:
     """One experiment, from its configuration."""
-    config = strict.build(Experiment, configuration(args.config, args.set, args.preset))
+    named = configuration(args.config, args.set, args.preset)
+    settings = resolved(named, args)
+    config = strict.build(Experiment, settings)
     folder = folder_of(config, Path(args.out))
     if args.fresh:
         start_over(folder)
-    return _one(config, folder, args)
+    chosen = "engine" not in named and args.engine == "auto"
+    return _one(config, folder, args, because(settings) if chosen else "")
 
 
 def resume(args: Namespace) -> int:
@@ -26,10 +30,10 @@ def resume(args: Namespace) -> int:
     return _one(folder.experiment(), folder, args)
 
 
-def _one(config: Experiment, folder: Folder, args: Namespace) -> int:
+def _one(config: Experiment, folder: Folder, args: Namespace, reason: str = "") -> int:
     try:
         with display(args.json) as show:
-            drive(config, folder, show)
+            drive(config, folder, show, vars(args).get("workers", "auto"), reason)
     except KeyboardInterrupt:
         raise stopped(folder) from None
     return 0

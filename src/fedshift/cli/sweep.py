@@ -3,11 +3,11 @@
 import hashlib
 import json
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,20 +19,20 @@ from ..experiment.config import Experiment
 from ..experiment.crew import Alone, Crew, Gpu, Threads
 from ..experiment.processes import Processes, cores
 from ..experiment.room import gpu_room
+from ..experiment.runs import Folder
 from ..experiment.setup import check_device
 from ..experiment.sweep import Entry, News, Plan, Spare, Sweep
 from ..report import Comparison, by_protocol, load, write_report
 from ..report.comparison import protocols
 from ..report.records import outcome
-from ..report.tables import data, domain_table, main_table, notes
+from ..report.tables import data, notes, summary
+from .choosing import workers
 from .console import numbers, say
 from .display import Display, Info, sweep_display
 from .driving import method_label, opening, pictures
 from .driving import shared as common
 from .main import Stopped
 from .planning import planned
-
-WORKER = (sys.executable, "-P", "-m", "fedshift.cli.worker")
 
 
 def compare(args: Namespace) -> int:
@@ -48,7 +48,9 @@ def sweep(args: Namespace) -> int:
     todo = len(plan.unfinished)
     work = Sweep(plan, _crew(args, plan, sets), _folder(args, plan) / "sweep.json", _spare(args))
     with sweep_display(args.json) as show:
-        show(_start(plan, work, args))
+        alone = plan.unfinished[:1] if isinstance(work.crew, Alone) else []
+        many = [_workers(args, sets, entry.config, entry.folder) for entry in alone]
+        show(_start(plan, work, args, *many))
         teller = Teller(plan)
         try:
             with closing(iter(work)) as news:
@@ -90,7 +92,12 @@ def _crew(args: Namespace, plan: Plan, sets: Sets) -> Crew:
         fitting = jobs or gpu_room(first, sets.here(first), torch.cuda.mem_get_info()[0])
         return Threads(min(fitting, len(todo)), sets.here, Gpu())
     fitting = min(jobs or cores(), len(todo))
-    return Processes(fitting, WORKER) if fitting > 1 else Alone(sets.here)
+    if fitting > 1 and _asked(args) > 1:
+        raise ConfigError(
+            f"--workers: found {args.workers} and {fitting} runs at once, each of one thread; set --jobs 1, or leave "
+            "--workers out."
+        )
+    return Processes(fitting) if fitting > 1 else Alone(sets.here, partial(_workers, args, sets))
 
 
 def _jobs(text: str) -> int:
@@ -100,10 +107,18 @@ def _jobs(text: str) -> int:
     return 0 if text == "auto" else int(text)
 
 
+def _asked(args: Namespace) -> int:
+    return int(args.workers) if vars(args).get("workers", "auto").isdecimal() else 1
+
+
+def _workers(args: Namespace, sets: Sets, config: Experiment, folder: Folder) -> int:
+    return workers(config, folder, sets.here(config), vars(args).get("workers"))
+
+
 def _spare(args: Namespace) -> Spare | None:
     if not args.cpu_if_lost:
         return None
-    return Spare(lambda: Processes(cores(), WORKER), _on_cpu)
+    return Spare(lambda: Processes(cores()), _on_cpu)
 
 
 def _on_cpu(config: Experiment) -> Experiment:
@@ -111,10 +126,10 @@ def _on_cpu(config: Experiment) -> Experiment:
     return replace(config, device="cpu", engine=engine)
 
 
-def _start(plan: Plan, work: Sweep, args: Namespace) -> Info:
+def _start(plan: Plan, work: Sweep, args: Namespace, workers: int = 1) -> Info:
     """What a display must know before the first run: everything that is planned, and by how many at once."""
     first = plan.entries[0]
-    said = common(first.config, Path(args.out))
+    said = common(first.config, Path(args.out), workers)
     for key in ("data", "model", "engine"):
         said[key] = ", ".join(dict.fromkeys(str(common(e.config, Path(args.out))[key]) for e in plan))
     said["threads"] = 1 if isinstance(work.crew, Processes) else said["threads"]
@@ -203,7 +218,7 @@ def _report(args: Namespace, plan: Plan, show: Display) -> None:
 
 
 def _report_one(comparison: Comparison, name: str, file: Path, show: Display, as_json: bool) -> None:
-    tables = [table for table in (main_table(comparison), domain_table(comparison)) if table]
+    tables = summary(comparison)
     page, said = write_report(comparison, file)[0], notes(comparison)
     told = {"report": str(page), "protocol": name, "tables": [data(table) for table in tables], "notes": said}
     show({"event": "result", **told})

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
+import torch
+from torch import Tensor
+
 from . import tree
+from .errors import MessageError
 from .net import BATCH_NORM, Net, Part, Variables
 from .task import Cohort, Rules, Task
 from .tree import Tensors
@@ -25,6 +29,30 @@ def average(task: Task, trees: Iterable[T], cohort: Cohort) -> T:
     pairs = variance_pairs(task.net)
     mean = tree.mean((_on_buffers(_second_moments, pairs, t) for t in trees), cohort.weights)
     return _on_buffers(_variances, pairs, mean)
+
+
+def average_by(task: Task, weighed: Iterable[tuple[T, Tensor]]) -> T:
+    """As `average`, by weights that come with the trees and need not sum to one; all zero, they count as equal.
+
+    A running mean: trees that agree are a fixed point to the bit, and none is kept.
+    """
+    pooled, mean, total = task.rules.buffers == "pooled", cast(T, None), torch.zeros(())
+    pairs = variance_pairs(task.net) if pooled else {}
+    for number, (state, weight) in enumerate(weighed, 1):
+        new = _on_buffers(_second_moments, pairs, state) if pooled else state
+        total = total.to(weight) + weight
+        share = torch.where(total > 0, weight / total.clamp(min=1e-300), 1 / number)
+        mean = tree.clone(new) if number == 1 else tree.map(lambda m, x, s=share: _towards(m, x, s), mean, new)
+    if mean is None:
+        raise MessageError("average_by: found no trees, expected at least one; check who took part in the round.")
+    return _on_buffers(_variances, pairs, mean) if pooled else mean
+
+
+def _towards(mean: Tensor, new: Tensor, share: Tensor) -> Tensor:
+    """In place: `mean` is nobody else's. Whole numbers take the larger value, as in `tree.mean`."""
+    if mean.is_floating_point():
+        return mean.lerp_(new, share.to(mean))
+    return torch.maximum(mean, new, out=mean)
 
 
 def _on_buffers(fn: Callable[[dict[str, str], Tensors], Tensors], pairs: dict[str, str], state: T) -> T:

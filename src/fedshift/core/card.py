@@ -21,3 +21,4 @@ class Card:
     deviations: tuple[str, ...] = ()
     unrecorded: Mapping[str, str] = field(default_factory=dict)  # stage -> why its steps cannot be recorded on a GPU
     neutral: Mapping[str, Any] | None = None  # settings at which the method is FedAvg
+    quick: Mapping[str, Any] = field(default_factory=dict)  # sizes for tests, where the server's own work takes long

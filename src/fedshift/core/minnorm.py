@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import tree
 from .gram import gram
+from .pieces import sums
 from .tree import Tensors
 
 Array = NDArray[np.float64]
@@ -64,7 +64,8 @@ def consensus(changes: Sequence[Tensors], groups: Mapping[str, tuple[str, ...]])
     """
     grams = gram(changes, groups).cpu()  # the only copy to the host
     weights = {q: _shares(g) for q, g in zip(groups, grams, strict=True)}
-    return {name: _combined([c[name] for c in changes], weights[q]) for q, names in groups.items() for name in names}
+    shares = {name: weights[q] for q, names in groups.items() for name in names}
+    return sums({name: [c[name] for c in changes] for name in shares}, shares)
 
 
 def _shares(gram: Tensor) -> list[float]:
@@ -76,7 +77,3 @@ def _shares(gram: Tensor) -> list[float]:
         unit = gram[has][:, has] / n[has].outer(n[has])
         shares[has] = n.mean() * minimum_norm(unit) / n[has]
     return [float(s) for s in shares]
-
-
-def _combined(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    return tree.mean([{"": x} for x in tensors], shares)[""]

@@ -36,7 +36,9 @@ class Output(NamedTuple):
 
 
 class TwoParts(Protocol):
-    """What a network must offer: `features(x)` and `head(z)`."""
+    """What a network must offer: `features(x)`, `head(z)`, and how many numbers a feature has."""
+
+    width: int
 
     def features(self, x: Tensor) -> Tensor:
         """The representation of a batch."""
@@ -133,4 +135,6 @@ def without(v: Variables | Part, names: Collection[str]) -> Part:
 
 def overlay(v: Variables, own: Part) -> Variables:
     """`v` with the tensors of `own` in place of its own ones."""
+    if not (own.params or own.buffers):
+        return v
     return Variables(v.params | own.params, v.buffers | own.buffers)

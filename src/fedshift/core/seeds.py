@@ -1,6 +1,9 @@
 """Every random number comes from a seed derived from names, so that a client or metric more shifts no other stream."""
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -36,7 +39,7 @@ class Scope:
         if self._mine:
             _restore(self._mine)
         else:
-            torch.manual_seed(self._seed)
+            _seed(self._seed)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -50,12 +53,41 @@ def scope(seed: int) -> Scope:
     return Scope(seed)
 
 
+_THREAD = threading.local()
+
+
+@contextmanager
+def by(generator: torch.Generator) -> Iterator[None]:
+    """Inside, in this thread alone, scopes seed this generator and leave torch's global ones alone."""
+    _THREAD.own = generator
+    try:
+        yield
+    finally:
+        del _THREAD.own
+
+
+def _own() -> torch.Generator | None:
+    return getattr(_THREAD, "own", None)
+
+
+def _seed(seed: int) -> None:
+    """As `torch.manual_seed`, which without a GPU notes each time, at some cost, where it was called from."""
+    (_own() or torch.default_generator).manual_seed(seed)
+    if torch.cuda.is_available() and _own() is None:
+        torch.cuda.manual_seed(seed)
+
+
 def _states() -> list[Tensor]:
+    if own := _own():
+        return [own.get_state()]
     cpu = [torch.get_rng_state()]
     return [*cpu, torch.cuda.get_rng_state()] if torch.cuda.is_available() else cpu
 
 
 def _restore(states: list[Tensor]) -> None:
+    if own := _own():
+        own.set_state(states[0])
+        return
     torch.set_rng_state(states[0])
     for state in states[1:]:
         torch.cuda.set_rng_state(state)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import tree
 from .gram import gram
+from .pieces import sweep, vectors
 from .tree import Tensors
 
 
@@ -26,15 +27,27 @@ def _attention(gram: Tensor, tau: float, eps: float) -> Tensor:
 
 def mix(weights: Tensor, clients: Sequence[Tensor]) -> list[Tensor]:
     """What each client gets: sum_j weights[k, j] x_j, in the clients' dtype."""
-    flat = torch.stack([x.reshape(-1) for x in clients])
-    return list((weights.to(flat) @ flat).view(-1, *clients[0].shape).unbind())
+    return _mixed([weights], [clients])[0]
+
+
+def _mixed(weights: Sequence[Tensor], rows: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    """`mix` of each row by its own weights."""
+    given = [vectors(row) for row in rows]
+    ours = [w.to(row[0]) for w, (row, _) in zip(weights, given, strict=True)]
+    out = [row[0].new_empty(len(w), len(row[0])) for w, (row, _) in zip(ours, given, strict=True)]
+
+    def write(number: int, pieces: Sequence[Tensor]) -> None:
+        torch.mm(ours[number], torch.stack(list(pieces[1:])), out=pieces[0])
+
+    sweep(write, [(mixed, *row) for mixed, (row, _) in zip(out, given, strict=True)])
+    return [[back(x) for x in mixed] for mixed, (_, back) in zip(out, given, strict=True)]
 
 
 def attend(clients: Sequence[Tensors], tau: float, eps: float = 1e-12) -> list[Tensors]:
     """Tensor by tensor, `attention` between the clients and what it gives to each of them."""
     weights = _attention(gram(clients, {name: (name,) for name in clients[0]}), tau, eps)
-    mixed = {name: mix(w, [c[name] for c in clients]) for name, w in zip(clients[0], weights, strict=True)}
-    return [{name: xs[k] for name, xs in mixed.items()} for k in range(len(clients))]
+    mixed = _mixed(list(weights), [[c[name] for c in clients] for name in clients[0]])
+    return [{name: xs[k] for name, xs in zip(clients[0], mixed, strict=True)} for k in range(len(clients))]
 
 
 def align_weights(grads: Sequence[object], sign: int = 1, temperature: float = 1.0) -> Tensor:

@@ -39,6 +39,7 @@ class Transform:
 
     recipe: Recipe
     dtype: torch.dtype
+    channels_last: bool = False  # of what comes out
 
     def train(self, images: Tensor, gen: torch.Generator) -> Tensor:
         """What training sees of a batch [n, channels, height, width] of grey levels; `gen` draws the augmentation."""
@@ -55,7 +56,7 @@ class Transform:
     def test(self, images: Tensor) -> Tensor:
         """What evaluation sees."""
         x = self._resized(images)
-        return normalise(x, self.recipe.normalise, torch.empty_like(x, dtype=self.dtype))
+        return normalise(x, self.recipe.normalise, self._room(x))
 
     def draw(self, gen: torch.Generator, n: int, height: int, width: int) -> Tensor:
         """The table [n, 25] by which `apply` augments `n` pictures of this size (after resizing)."""
@@ -94,7 +95,12 @@ class Transform:
                 blend_(x, blends[:, 3 * slot :][:, :3])
         if r.grey:
             blend_(x, blends[:, -3:])
-        return normalise(x, r.normalise, x if x.dtype == self.dtype else torch.empty_like(x, dtype=self.dtype))
+        own = x.dtype == self.dtype and not self.channels_last
+        return normalise(x, r.normalise, x if own else self._room(x))
+
+    def _room(self, images: Tensor) -> Tensor:
+        form = torch.channels_last if self.channels_last else torch.preserve_format
+        return torch.empty_like(images, dtype=self.dtype, memory_format=form)
 
     @property
     def _work(self) -> torch.dtype:

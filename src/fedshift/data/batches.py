@@ -1,7 +1,7 @@
 """Which images a client sees in a round, and in which batches; drawn by its own seed alone."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import torch
@@ -80,11 +80,16 @@ class ClientData:
 
     def steps(self, rows: Tensor | None = None) -> int:
         """Steps in one round on those of its images, or on all."""
-        return self.budget.count(self.examples if rows is None else len(rows))
+        return self._budget(rows).count(self.examples if rows is None else len(rows))
+
+    def _budget(self, rows: Tensor | None) -> Budget:
+        """Rows that a method chose are used whole: they are what the round draws."""
+        return self.budget if rows is None else replace(self.budget, sample=1.0)
 
     def visits(self, seed: int, rows: Tensor | None = None) -> Visits:
         """The whole round: shuffled by one stream, augmented by another."""
-        parts = list(self.budget.order(self.examples if rows is None else len(rows), seeds.generator(seed, "order")))
+        number = self.examples if rows is None else len(rows)
+        parts = list(self._budget(rows).order(number, seeds.generator(seed, "order")))
         index, gen = torch.cat(parts), seeds.generator(seed, "augment")
         return Visits(
             [len(part) for part in parts],

@@ -3,7 +3,7 @@
 import csv
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,7 @@ def find_csv(name: str, path: Path, progress: Progress | None = None) -> Manifes
     Paths are below the table's folder. Domains and classes are in alphabetical order, numbers by their value.
     """
     path = existing(path)
-    table = list(_parquet(path) if path.suffix.lower() == ".parquet" else _csv(path))
-    files = [_file(path, row["path"]) for row in table]
-    _check(path, files)
+    table, files = listed(path)
     classes = {label: k for k, label in enumerate(ordered({row["label"] for row in table}))}
     with open_container(path.parent) as container:
         rows = [
@@ -83,11 +81,19 @@ def find_csv(name: str, path: Path, progress: Progress | None = None) -> Manifes
         return Manifest(name, path.parent, container.kind, tuple(classes), _sorted(rows))
 
 
+def listed(path: Path, needed: Sequence[str] = NEEDED) -> tuple[list[Mapping[str, str]], list[str]]:
+    """The rows of a table of pictures, each with what is needed, and the files below the table's folder."""
+    table = list((_parquet if path.suffix.lower() == ".parquet" else _csv)(path, needed))
+    files = [_file(path, row["path"]) for row in table]
+    _check(path, files)
+    return table, files
+
+
 def _sorted(rows: list[Row]) -> tuple[Row, ...]:
     return in_order(rows, ordered({row.domain for row in rows}))
 
 
-def _csv(path: Path) -> Iterable[Mapping[str, str]]:
+def _csv(path: Path, needed: Sequence[str]) -> Iterable[Mapping[str, str]]:
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -95,7 +101,7 @@ def _csv(path: Path) -> Iterable[Mapping[str, str]]:
     head, *lines = text.splitlines() or [""]
     comma = max(",;\t", key=head.count)
     columns = [column.strip().lower() for column in next(csv.reader([head], delimiter=comma), [])]
-    _columns(path, columns)
+    _columns(path, columns, needed)
     for number, cells in enumerate(csv.reader(lines, delimiter=comma), 2):
         if len(cells) not in (0, len(columns)):
             raise DataError(f"{path}, row {number}: found {len(cells)} cells, expected {len(columns)}; mend the row.")
@@ -103,22 +109,23 @@ def _csv(path: Path) -> Iterable[Mapping[str, str]]:
             yield {column: cell.strip() for column, cell in zip(columns, cells, strict=True)}
 
 
-def _parquet(path: Path) -> Iterable[Mapping[str, str]]:
+def _parquet(path: Path, needed: Sequence[str]) -> Iterable[Mapping[str, str]]:
     if importlib.util.find_spec("pyarrow") is None:
         raise DataError(f"{path}: Parquet needs pyarrow, which is not installed; install it, or save the table as CSV.")
     parquet: Any = importlib.import_module("pyarrow.parquet")
     table = parquet.read_table(path)
     columns = [column.strip().lower() for column in table.column_names]
-    _columns(path, columns)
+    _columns(path, columns, needed)
     for row in table.to_pylist():
         yield {column: "" if cell is None else str(cell) for column, cell in zip(columns, row.values(), strict=True)}
 
 
-def _columns(path: Path, columns: list[str]) -> None:
-    if missing := [column for column in NEEDED if column not in columns]:
+def _columns(path: Path, columns: list[str], needed: Sequence[str]) -> None:
+    if missing := [column for column in needed if column not in columns]:
+        expected = ", ".join(needed) + " and perhaps split" * (len(needed) > 1)
         raise DataError(
-            f"{path}: found the columns {some(columns) or 'none'}, expected path, label, domain and perhaps split in "
-            f"its first row; add {' and '.join(missing)}."
+            f"{path}: found the columns {some(columns) or 'none'}, expected {expected} in its first row; "
+            f"add {' and '.join(missing)}."
         )
 
 

@@ -351,8 +351,9 @@ def newcomer(pool: Rows, labels: PerDomain, content: PerDomain, share: float, se
 
 def content_of(images: Tensor) -> Tensor:
     """A 64-bit hash of each picture's pixels."""
-    digests = (hashlib.blake2b(image.contiguous().numpy(), digest_size=8).digest() for image in images.cpu())
-    return torch.tensor([int.from_bytes(d, "big", signed=True) for d in digests], dtype=torch.int64)
+    pixels = images.cpu().contiguous().numpy()
+    digests = b"".join([hashlib.blake2b(image, digest_size=8).digest() for image in pixels])
+    return torch.from_numpy(np.frombuffer(digests, ">i8").astype(np.int64))
 
 
 def assert_disjoint(train: Deal, val: Deal, test: Deal, content: PerDomain) -> None:

@@ -3,9 +3,10 @@
 from .base import Engine
 from .captured import Captured, Rehearsed
 from .debug import Debug
+from .fast import Fast
 from .sequential import Sequential
 from .wire import Wire
 
-ENGINES: dict[str, type[Engine]] = {cls.name: cls for cls in (Sequential, Captured, Wire, Debug, Rehearsed)}
+ENGINES: dict[str, type[Engine]] = {cls.name: cls for cls in (Sequential, Fast, Captured, Wire, Debug, Rehearsed)}
 
-__all__ = ["ENGINES", "Captured", "Debug", "Engine", "Rehearsed", "Sequential", "Wire"]
+__all__ = ["ENGINES", "Captured", "Debug", "Engine", "Fast", "Rehearsed", "Sequential", "Wire"]

@@ -1,8 +1,8 @@
 """What an engine is: it trains the clients of a cohort, each by the one client loop, and owns how that is computed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from ..core.task import Metrics, Phase, Round, Site, Step, Task, Work
 from ..core.tree import Tensors
 
 Method = Algorithm[Any, Any, Any, Any]
+T = TypeVar("T")
 
 
 class Memory(NamedTuple):
@@ -38,6 +39,7 @@ class Job:
     round: Round
     site: Site
     seed: int  # of its batches
+    scored: bool = False  # whether the trained model itself is looked at, before anything is averaged
 
 
 class Result(NamedTuple):
@@ -47,12 +49,14 @@ class Result(NamedTuple):
     up: Any
     memory: Memory
     metrics: Mapping[str, Tensor]
+    trained: Variables | None = None  # where the job is `scored`
 
 
 class Engine(Protocol):
     """Trains cohorts. Results come one by one, in the order of the jobs, and no sooner than they are asked for."""
 
     name: ClassVar[str]
+    channels_last: ClassVar[bool]  # whether pictures are wanted so
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
         """The task, with this engine's way to take gradients and to write results."""
@@ -65,6 +69,19 @@ class Engine(Protocol):
     def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
         """Run each job; `keep` carries optimiser states over; `label` names method and stage in errors."""
         ...
+
+    def spread(self, task: Task, calls: Iterable[Callable[[Task], T]], label: str) -> Iterator[T]:
+        """The results of calls that do not know of each other, in their order."""
+        ...
+
+    def use(self, workers: int) -> None:
+        """So many clients side by side, where the engine can."""
+        ...
+
+
+def in_turn(task: Task, calls: Iterable[Callable[[Task], T]], label: str) -> Iterator[T]:
+    """One call after another, when its result is asked for."""
+    return (call(task) for call in calls)
 
 
 def make_task(net: Net, optimizer: Optimizer, *, in_place: bool, **rest: Any) -> Task:
@@ -104,16 +121,47 @@ def client_round(method: Method, task: Task, job: Job, *, keep: bool) -> Result:
     memory = remember(method, task, job.down, job.memory, job.before)
     with seeds.scope(job.round.seed):
         work = opened(method, task, job, memory, own=task.net.in_place)
-        opts, log = dict(memory.opt), list[Metrics]()
-        batches = iter(job.site.batches(job.seed, work.rows))
-        for phase, steps in divided(method.phases(task), work.round.steps):
-            work = work._replace(opt=optimizer_state(task, work, phase, opts.get(phase.name)))
-            step = step_of(method, phase)
-            for _ in range(steps):
-                work, metrics = step(task, work, next(batches))
-                log.append(metrics)
-            opts[phase.name] = work.opt
+        opts = dict(memory.opt)
+        work, log = walk(method, task, work, method.phases(task), job.seed, opts)
         return closed(method, task, job, work, opts if keep else {}, means(log))
+
+
+class Adapts(Protocol):
+    """How a model is adapted to a new site's images without labels: a method, or a rule that needs none."""
+
+    def begin(self, task: Task, down: Any, client: None, round: Round, site: Site) -> Work:
+        """What adaptation starts from."""
+        ...
+
+    def phases(self, task: Task, labelled: bool) -> Sequence[Phase]:
+        """Its steps; a rule's phases bring theirs, a method's may be plain descent."""
+        ...
+
+
+def adapted(rule: Adapts, task: Task, down: Any, round: Round, site: Site, seed: int) -> Variables:
+    """The model after a rule's label-free phases at a new site, by the steps of a client; nothing given is changed."""
+    with seeds.scope(round.seed):
+        work = rule.begin(task, down, None, round, site)
+        model = tree.clone(work.model) if task.net.in_place else work.model
+        work = _sized(work._replace(model=model, site=site), site)
+        return walk(cast(Method, rule), task, work, rule.phases(task, labelled=False), seed, {})[0].model
+
+
+def walk(
+    method: Method, task: Task, work: Work, phases: Sequence[Phase], seed: int, opts: dict[str, State]
+) -> tuple[Work, list[Metrics]]:
+    """All steps on a site's batches, phase by phase; the phases' optimisers are taken from `opts` and left there."""
+    assert work.site is not None
+    log = list[Metrics]()
+    batches = iter(work.site.batches(seed, work.rows))
+    for phase, steps in divided(phases, work.round.steps):
+        work = work._replace(opt=optimizer_state(task, work, phase, opts.get(phase.name)))
+        step = step_of(method, phase)
+        for _ in range(steps):
+            work, metrics = step(task, work, next(batches))
+            log.append(metrics)
+        opts[phase.name] = work.opt
+    return work, log
 
 
 def opened(method: Method, task: Task, job: Job, memory: Memory, *, own: bool) -> Work:
@@ -123,10 +171,14 @@ def opened(method: Method, task: Task, job: Job, memory: Memory, *, own: bool) -
     """
     work = method.begin(task, job.down, memory.client, job.round, job.site)
     model = overlay(work.model, memory.statistics)
-    work = work._replace(model=tree.clone(model) if own else model, site=job.site)
+    return _sized(work._replace(model=tree.clone(model) if own else model, site=job.site), job.site)
+
+
+def _sized(work: Work, site: Site) -> Work:
+    """With the steps and images of the rows that the method chose, if it chose any."""
     if work.rows is None:
         return work
-    return work._replace(round=job.round._replace(steps=job.site.steps(work.rows), examples=len(work.rows)))
+    return work._replace(round=work.round._replace(steps=site.steps(work.rows), examples=len(work.rows)))
 
 
 def closed(
@@ -134,7 +186,8 @@ def closed(
 ) -> Result:
     """What is left when a client's steps are done."""
     up, client = method.finish(task, work)
-    return Result(job.client, up, Memory(client, opts, _statistics(task, work.model)), metrics)
+    memory = Memory(client, opts, _statistics(task, work.model))
+    return Result(job.client, up, memory, metrics, work.model if job.scored else None)
 
 
 def divided(phases: Iterable[Phase], steps: int) -> list[tuple[Phase, int]]:

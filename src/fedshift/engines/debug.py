@@ -1,7 +1,7 @@
 """Sequential, computed purely, with every failure traced to its method, stage, round, client, hook and tensor."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from ..core import tree
 from ..core.algorithm import Algorithm
@@ -9,8 +9,9 @@ from ..core.errors import FedshiftError
 from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Task
-from .base import Job, Method, Result, client_round, make_task
+from .base import Job, Method, Result, client_round, in_turn, make_task
 
+T = TypeVar("T")
 HOOKS = (
     *("surgery", "stages", "phases", "init_server", "send", "aggregate", "init_client"),
     *("begin", "loss", "correct", "finish", "model_for", "predict"),
@@ -61,6 +62,7 @@ class Debug:
     """Slower, never in place: what it says is where the fault is."""
 
     name: ClassVar[str] = "debug"
+    channels_last: ClassVar[bool] = False
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
         """Gradients by `torch.func`, updates on copies."""
@@ -75,3 +77,10 @@ class Debug:
         for job in jobs:
             where = f"{label}, round {job.round.number}, client {task.sites[job.client]}"
             yield client_round(self.guard(method, where), task, job, keep=keep)
+
+    def spread(self, task: Task, calls: Iterable[Callable[[Task], T]], label: str) -> Iterator[T]:
+        """One after another."""
+        return in_turn(task, calls, label)
+
+    def use(self, workers: int) -> None:
+        """There is one."""

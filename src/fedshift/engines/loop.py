@@ -1,19 +1,20 @@
 """The round loop."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import seeds, tree
 from ..core.average import weigh
 from ..core.errors import MessageError
+from ..core.net import Net, Variables
 from ..core.optim import Schedule
 from ..core.task import Cohort, Round, Site, Task
-from .base import Engine, Job, Memory, Method, Result
+from .base import Engine, Job, Memory, Method, Result, remember
 from .turn import TURN, device_done
 
 
@@ -26,6 +27,8 @@ class Plan:
     participation: float = 1.0
     schedule: Schedule = field(default_factory=Schedule)
     keep: bool = False
+    initial: Callable[[str], nn.Module] | None = None  # a site's own initial network, where not all start alike
+    after_local: bool = False  # keep each site's model as it is right after local training, to be scored
 
     def cohort(self, stage: str, number: int, clients: int) -> list[int]:
         """Who takes part in a round, drawn by the run's seed, the same for every method."""
@@ -38,7 +41,7 @@ class Plan:
 
 @dataclass
 class State:
-    """Everything that a run carries from round to round; a checkpoint holds this and nothing else."""
+    """Everything that a run carries from round to round; a checkpoint holds this and nothing else, but `trained`."""
 
     server: Any
     stage: int = 0
@@ -49,6 +52,7 @@ class State:
     bytes_up: int = 0
     bytes_down: int = 0
     metrics: dict[str, float] = field(default_factory=dict)  # of the last round, mean over the cohort
+    trained: dict[int, Variables] = field(default_factory=dict)  # in the last round, if the plan keeps it
 
 
 def run(method: Method, task: Task, engine: Engine, sites: Sequence[Site], plan: Plan, state: State) -> Iterator[State]:
@@ -60,7 +64,8 @@ def run(method: Method, task: Task, engine: Engine, sites: Sequence[Site], plan:
     for index, stage in enumerate(stages):
         rounds = plan.rounds if stage.rounds is None else stage.rounds
         last = index + 1 == len(stages)
-        here = Here(stage, "main" if last else stage.name, rounds, f"method {method.name}, stage {stage.name}")
+        label = f"method {method.name}, stage {stage.name}"
+        here = Here(stage, "main" if last else stage.name, rounds, label, plan.after_local and last)
         while state.stage == index and state.done < rounds:
             state = _round(here, task, engine, sites, plan, state)
             if state.done == rounds and not last:
@@ -75,6 +80,7 @@ class Here(NamedTuple):
     stream: str
     rounds: int
     label: str
+    scored: bool
 
 
 def _next_stage(state: State) -> State:
@@ -85,7 +91,7 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
     """One round: send, train, aggregate."""
     stage, number = here.stage, old.done
     lr = task.optimizer.lr * plan.schedule.factor(number, here.rounds)
-    new = replace(old, done=number + 1, total=old.total + 1, memory=dict(old.memory), metrics={})
+    new = replace(old, done=number + 1, total=old.total + 1, memory=dict(old.memory), metrics={}, trained={})
     server_side = engine.guard(stage, f"{here.label}, round {number}, server")
     ids = plan.cohort(here.stream, number, task.clients) if stage.needs_clients else []
     weights, share = weigh(task.rules, ids, task.examples) if ids else ((), 0.0)
@@ -96,10 +102,14 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
             site = sites[i]
             seed = seeds.derive(plan.seed, "round", here.stream, number, site.name)
             info = Round(number, here.rounds, lr, site.steps(), len(site.labels), seeds.derive(seed, "train"))
-            down = server_side.send(task, old.server, i)
-            new.bytes_down += 0 if stage.pools else tree.nbytes(down)
             before = old.before[i].client if i in old.before else None
-            yield Job(i, down, old.memory.get(i), before, info, site, seed)
+            memory = old.memory.get(i)
+            if plan.initial is not None and old.total == 0:
+                down, memory = first_contact(server_side, task, plan.initial(site.name), i)
+            else:
+                down = server_side.send(task, old.server, i)
+                new.bytes_down += 0 if stage.pools else tree.nbytes(down)
+            yield Job(i, down, memory, before, info, site, seed, here.scored)
 
     arrived = Arrivals(task, cohort)
     results = engine.train(stage, task, jobs(), keep=plan.keep, label=here.label)
@@ -113,6 +123,16 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
         arrived.refuse_bad()  # also where a method stumbled over what is refused here
     new.metrics = arrived.metrics()
     return new
+
+
+def first_contact(method: Method, task: Task, own: nn.Module, client: int) -> tuple[Any, Memory]:
+    """A client that starts from a network of its own: what a server that had begun with it would send, and its memory.
+
+    Nothing of this travels.
+    """
+    mine = replace(task, net=Net(own, in_place=task.net.in_place, autocast=task.net.autocast))
+    down = method.send(mine, method.init_server(mine), client)
+    return down, remember(method, mine, down, None, None)
 
 
 @dataclass
@@ -159,5 +179,7 @@ def _uploads(results: Iterator[Result], stage: Method, new: State, arrived: Arri
     for result in results:
         arrived.add(result)
         new.memory[result.client] = result.memory
+        if result.trained is not None:
+            new.trained[result.client] = result.trained
         new.bytes_up += 0 if stage.pools else tree.nbytes(result.up)
         yield result.up

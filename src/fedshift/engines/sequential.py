@@ -1,18 +1,21 @@
 """One client after another, in this process."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
 
 from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Task
-from .base import Job, Method, Result, client_round, make_task, rate_as_tensor
+from .base import Job, Method, Result, client_round, in_turn, make_task, rate_as_tensor
+
+T = TypeVar("T")
 
 
 class Sequential:
     """The reference: tensors are handed over as they are, training writes in place on the client's own copy."""
 
     name: ClassVar[str] = "sequential"
+    channels_last: ClassVar[bool] = False
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
         """Gradients by autograd, updates in place."""
@@ -27,3 +30,10 @@ class Sequential:
         """Each client in turn, when its result is asked for."""
         for job in jobs:
             yield client_round(method, task, job, keep=keep)
+
+    def spread(self, task: Task, calls: Iterable[Callable[[Task], T]], label: str) -> Iterator[T]:
+        """One after another."""
+        return in_turn(task, calls, label)
+
+    def use(self, workers: int) -> None:
+        """There is one."""

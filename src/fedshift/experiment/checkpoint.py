@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from ..engines.loop import State
 from .files import write_whole
 
 FORMAT = "1"
+CHANNELS_LAST = torch.channels_last
 
 
 def save_checkpoint(path: Path, state: State, extra: dict[str, Any]) -> None:
@@ -26,7 +28,10 @@ def save_checkpoint(path: Path, state: State, extra: dict[str, Any]) -> None:
     tensors = {f"{path}/{k}": v for path, tree in trees.items() for k, v in states.flatten(tree).items()}
     numbers = {k: getattr(state, k) for k in ("stage", "done", "total", "bytes_up", "bytes_down", "metrics")}
     numbers |= {"memory": sorted(state.memory), "before": sorted(state.before)}
-    header = {"format": FORMAT, "state": json.dumps(numbers), "extra": json.dumps(extra)}
+    last = [
+        name for name, t in tensors.items() if not t.is_contiguous() and t.is_contiguous(memory_format=CHANNELS_LAST)
+    ]
+    header = {"format": FORMAT, "state": json.dumps(numbers), "extra": json.dumps(extra), "last": json.dumps(last)}
     write_whole(path, save(_separate(tensors), header))
 
 
@@ -49,6 +54,8 @@ def load_checkpoint(path: Path, method: Method, net: Net) -> tuple[State, dict[s
             f"{path}: found checkpoint format {header.get('format', 'none')}, expected {FORMAT}; "
             "resume with the version that wrote it, or start the run again."
         )
+    for name in json.loads(header.get("last", "[]")):  # as they lay: sums are then taken in the same order
+        tensors[name] = tensors[name].contiguous(memory_format=CHANNELS_LAST)
     numbers = json.loads(header["state"])
     try:
         state = _restore(tensors, numbers, method)

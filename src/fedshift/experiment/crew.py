@@ -22,6 +22,7 @@ from .runs import Event, Folder, execute
 
 Kind = Literal["done", "refused", "busy", "crashed", "memory", "lost"]
 DataOf = Callable[[Experiment], Dataset | None]  # none: the run loads the set that its configuration names
+WorkersOf = Callable[[Experiment, Folder], int]  # clients of a run that train side by side
 
 
 class End(NamedTuple):
@@ -56,11 +57,13 @@ class Crew(Protocol):
         ...
 
 
-def follow(config: Experiment, folder: Folder, data_of: DataOf) -> Generator[Event | End, None, None]:
+def follow(
+    config: Experiment, folder: Folder, data_of: DataOf, workers_of: WorkersOf = lambda config, folder: 1
+) -> Generator[Event | End, None, None]:
     """A run's rounds and then its end; closed before, the run saves its state."""
     end = End("done")
     try:
-        with closing(execute(config, folder, data_of(config))) as events:
+        with closing(execute(config, folder, data_of(config), workers_of(config, folder))) as events:
             yield from events
     except Exception as error:
         end = end_of(error)
@@ -94,14 +97,14 @@ class Alone:
 
     room = 1
 
-    def __init__(self, data_of: DataOf) -> None:
-        self._data_of = data_of
+    def __init__(self, data_of: DataOf, workers_of: WorkersOf = lambda config, folder: 1) -> None:
+        self._data_of, self._workers_of = data_of, workers_of
         self._name = ""
         self._run: Generator[Event | End, None, None] | None = None
 
     def start(self, config: Experiment, folder: Folder) -> None:
         """Nothing happens before somebody listens."""
-        self._name, self._run = folder.path.name, follow(config, folder, self._data_of)
+        self._name, self._run = folder.path.name, follow(config, folder, self._data_of, self._workers_of)
 
     def hear(self) -> Told:
         """Do the next round."""

@@ -79,7 +79,9 @@ def folder_of(config: Experiment, out: Path) -> Folder:
     return Folder(out / strict.digest(config))
 
 
-def execute(config: Experiment, folder: Folder, data: Dataset | None = None) -> Generator[Event, None, None]:
+def execute(
+    config: Experiment, folder: Folder, data: Dataset | None = None, workers: int = 1
+) -> Generator[Event, None, None]:
     """Start the run, or go on where its last checkpoint stands; yields after each round.
 
     Whatever stops the consumer (Ctrl-C, an error, a kill) leaves the last checkpoint whole. What cannot run is refused
@@ -87,19 +89,19 @@ def execute(config: Experiment, folder: Folder, data: Dataset | None = None) -> 
     """
     if folder.done.exists():
         return
-    setup = set_up(config, data)
+    setup = set_up(config, data, workers)
     with owned(folder.path):
         folder.failed.unlink(missing_ok=True)
-        state, seconds = _begin(config, folder, setup)
-        yield from _rounds(config, folder, setup, state, seconds)
+        state, seconds = _begin(config, folder, setup, workers)
+        yield from rounds(config, setup, journal_of(config, folder), state, seconds)
         write_whole(folder.done, json.dumps({"rounds": setup.rounds}).encode())
 
 
-def _begin(config: Experiment, folder: Folder, setup: Setup) -> tuple[State, float]:
+def _begin(config: Experiment, folder: Folder, setup: Setup, workers: int) -> tuple[State, float]:
     """A new run's first files, or the state of an interrupted one, with its records cut back to it."""
     if not folder.checkpoint.exists():
         write_whole(folder.config, strict.to_toml(config).encode())
-        write_whole(folder.path / "versions.json", json.dumps(versions(), indent=1).encode())
+        write_whole(folder.path / "versions.json", json.dumps({**versions(), "workers": workers}, indent=1).encode())
         write_whole(folder.path / "split.json", json.dumps(setup.evaluator.federation.record, indent=1).encode())
         for path in (folder.records, folder.timings):
             cut(path, 0)
@@ -112,14 +114,16 @@ def _begin(config: Experiment, folder: Folder, setup: Setup) -> tuple[State, flo
     return replace(state, server=moved[0], memory=moved[1], before=moved[2]), extra["seconds"]
 
 
-def _rounds(
-    config: Experiment, folder: Folder, setup: Setup, begun: State, seconds: float
+def rounds(
+    config: Experiment, setup: Setup, journal: Journal, begun: State, seconds: float
 ) -> Generator[Event, None, None]:
-    start, journal = time.perf_counter() - seconds, _journal(config, folder)
+    """What a run does after a state that is saved: rounds, each evaluated and written down; yields after each."""
+    start = time.perf_counter() - seconds
     with journal:
         for state in run(setup.method, setup.task, setup.engine, setup.sites, setup.plan, begun):
             end = state.total == setup.rounds
-            record = _record(setup, state) if end or state.total % config.eval.every == 0 else None
+            reported = end or config.eval.select == "val"
+            record = _record(setup, state, reported) if end or state.total % config.eval.every == 0 else None
             seconds = time.perf_counter() - start
             if record is not None:
                 journal.line("records", json.dumps(record))
@@ -129,15 +133,16 @@ def _rounds(
             yield Event(state.total, setup.rounds, seconds, state.metrics, record)
 
 
-def _journal(config: Experiment, folder: Folder) -> Journal:
+def journal_of(config: Experiment, folder: Folder) -> Journal:
     """Beside the run where rounds are too short to wait for a disk."""
     kind = BackgroundJournal if config.engine in ("captured", "rehearsed") else Journal
     return kind(folder.checkpoint, {"records": folder.records, "timings": folder.timings})
 
 
-def _record(setup: Setup, state: State) -> dict[str, Any]:
+def _record(setup: Setup, state: State, reported: bool) -> dict[str, Any]:
     numbers = {"bytes_up": state.bytes_up, "bytes_down": state.bytes_down, "train": state.metrics}
     split = setup.evaluator.federation.record
     leak = {"leak": True} if split["leak"] else {}  # said in every line, so that no number travels without it
-    scores = setup.evaluator(setup.method, setup.task, state)
-    return {"round": state.total, "split": split["hash"], **leak, **numbers, **scores}
+    scores = setup.evaluator(setup.method, setup.task, state, reported=reported)
+    point = {"point": "after_local" if state.trained else "after_aggregation"}
+    return {"round": state.total, "split": split["hash"], **leak, **numbers, **point, **scores}

@@ -1,13 +1,15 @@
 """From a configuration to everything that a run needs; all checks that can be made before training are made here."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from .. import models
-from ..core import seeds
+from ..core import seeds, state
 from ..core.errors import ConfigError, DataError, ModelError
 from ..core.net import BATCH_NORM, Net
 from ..core.task import Rules, Task
@@ -17,8 +19,9 @@ from ..data.batches import Budget, ClientData
 from ..data.federation import Federation
 from ..data.recipes import RECIPES
 from ..engines import ENGINES, Engine
-from ..engines.base import Method
-from ..engines.loop import Plan, State
+from ..engines.base import Method, remember
+from ..engines.loop import Plan, State, first_contact
+from ..eval.adapt import Adapt, Adapter, choose, enough, images_for
 from ..eval.evaluate import Evaluator
 from .config import Experiment
 
@@ -44,18 +47,22 @@ class Setup:
         return State(self.method.init_server(self.task))
 
 
-def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
-    """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own."""
+def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1) -> Setup:
+    """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own.
+
+    With `workers`, an engine that can trains so many clients side by side, each on one thread.
+    """
     check_device(config)
     device, dtype = torch.device(config.device), torch.float64 if config.precision == "float64" else torch.float32
     exact = _set_precision(config)
     data = data or load(config.data.name, config.data.size, config.data.fit)
     federation = _federation(config, data, dtype, device)
-    module = _network(config, data).to(device, dtype)
-    net = Net(module, autocast=torch.bfloat16 if config.precision == "bf16" else None)
+    build = _networks(config, data, dtype, device)
+    net = Net(build(), autocast=torch.bfloat16 if config.precision == "bf16" else None)
     _check_fit(config, net, federation)
     sites = federation.pooled() if config.method.pools else federation.train
     engine = ENGINES[config.engine]()
+    engine.use(workers)
     task = engine.task(
         net,
         config.optimizer,
@@ -66,17 +73,36 @@ def set_up(config: Experiment, data: Dataset | None = None) -> Setup:
         seed=config.seed,
         exact=exact,
     )
-    f = config.federation
-    plan = Plan(config.seed, f.rounds, f.participation, config.schedule, config.local.keep_optimizer)
-    transform = sites[0].transform
+    plan = _plan(config, task, build)
+    evaluator = replace(_evaluator(config, task, federation, sites[0].transform), spread=engine.spread)
     return Setup(
         config.method,
         task,
         engine,
         sites,
         plan,
-        Evaluator(federation, transform, config.eval.batch, config.eval.unseen),
+        evaluator,
     )
+
+
+def _evaluator(config: Experiment, task: Task, federation: Federation, transform: Transform) -> Evaluator:
+    e = config.eval
+    adapter = adapter_for(config, task, transform, e.adapt, alone=e.unseen in ("sites", "ensemble"))
+    for held in federation.unseen if adapter else ():
+        enough(images_for(federation, held))
+    return Evaluator(federation, transform, e.batch, e.unseen, e.uncertainty, adapter)
+
+
+def adapter_for(
+    config: Experiment, task: Task, transform: Transform, asked: Adapt, *, alone: bool = False
+) -> Adapter | None:
+    """How models adapt to a new site, as it is asked for; `alone`: they are models that the sites have trained."""
+    rule, e = choose(asked, config.method.stages()[-1], task, alone=alone), config.eval
+    if rule is None:
+        return None
+    budget = Budget(config.local.batch, e.adapt_epochs, e.adapt_steps)
+    share = 1.0 if rule == "method" else e.adapt_rate  # a method's own rule knows its rate
+    return Adapter(rule, budget, share * config.optimizer.lr, transform, config.seed)
 
 
 def _set_precision(config: Experiment) -> bool:
@@ -101,14 +127,42 @@ def check_device(config: Experiment) -> None:
 def _federation(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Federation:
     local = config.local
     budget = Budget(local.batch, local.epochs, local.steps, local.sample, local.drop_last)
-    transform = Transform(RECIPES[config.data.recipe], dtype)
+    transform = Transform(RECIPES[config.data.recipe], dtype, ENGINES[config.engine].channels_last)
     return federate(data, config.data, config.seed, budget, transform).to(device)
 
 
-def _network(config: Experiment, data: Dataset) -> torch.nn.Module:
-    with seeds.scope(seeds.derive(config.seed, "init")):
-        module = models.build(config.model.name, data.image, len(data.classes), **config.model.options)
-        return config.method.surgery(module)
+def _networks(config: Experiment, data: Dataset, dtype: torch.dtype, device: torch.device) -> Callable[..., nn.Module]:
+    """The network, with the run's initial weights or, for a site's name, with that site's own."""
+    image, classes = data.image, len(data.classes)
+
+    def build(*site: str) -> nn.Module:
+        with seeds.scope(seeds.derive(config.seed, "init", *site)):
+            module = models.build(config.model.name, image, classes, **config.model.options)
+            return config.method.surgery(module).to(device, dtype)
+
+    return build
+
+
+def _plan(config: Experiment, task: Task, build: Callable[[str], nn.Module]) -> Plan:
+    f, after_local = config.federation, config.eval.point == "after_local"
+    initial = None if f.common_init else build
+    if initial is not None:
+        _check_initial(config.method, task, initial(task.sites[0]))
+    keep = config.local.keep_optimizer
+    return Plan(config.seed, f.rounds, f.participation, config.schedule, keep, initial, after_local)
+
+
+def _check_initial(method: Method, task: Task, own: nn.Module) -> None:
+    """Refuse initial weights of a site's own where a method would not look at them."""
+    stage = method.stages()[0]
+    down = stage.send(task, stage.init_server(task), 0)
+    common = state.flatten({"down": down, "memory": remember(stage, task, down, None, None)})
+    mine = state.flatten(dict(zip(("down", "memory"), first_contact(stage, task, own, 0), strict=True)))
+    if all(torch.equal(t, mine[k]) for k, t in common.items()):
+        raise ConfigError(
+            f"federation.common_init is false, and the sites of method {method.name!r} do not start from the network's "
+            "own initial weights; please set common_init = true"
+        )
 
 
 def _check_fit(config: Experiment, net: Net, federation: Federation) -> None:

@@ -14,6 +14,7 @@ from typing import TextIO
 
 import torch
 
+from ..core.memory import keep_memory
 from ..data import Dataset, load
 from ..data.decode import Fit
 from . import strict
@@ -35,6 +36,7 @@ def answer(line: str) -> Event | End:
 
 def main() -> int:
     """Work until nobody asks any more."""
+    keep_memory()
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, _interrupt)
     with suppress(KeyboardInterrupt, BrokenPipeError):

@@ -1,31 +1,16 @@
 """FedBN. Li et al., ICLR 2021, https://arxiv.org/abs/2102.07623."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
-from ..core.algorithm import Algorithm, Global
-from ..core.average import average
 from ..core.card import Card
-from ..core.errors import UnseenSite
-from ..core.net import BATCH_NORM, Part, Variables, overlay, part, without
-from ..core.task import Cohort, Task, Work
-
-
-class Client(NamedTuple):
-    """This client's own BatchNorm layers: weights and statistics."""
-
-    norm: Part
-
-
-class Shared(NamedTuple):
-    """The tensors that travel."""
-
-    model: Part
+from ..core.keeping import Keeping
+from ..core.net import BATCH_NORM
+from ..core.task import Task
 
 
 @dataclass(frozen=True)
-class FedBN(Algorithm[Global, Client, Shared, Shared]):
+class FedBN(Keeping):
     """Keep every BatchNorm layer, weights and statistics, at its client; average the rest (Algorithm 1)."""
 
     name: ClassVar[str] = "fedbn"
@@ -47,36 +32,8 @@ class FedBN(Algorithm[Global, Client, Shared, Shared]):
     )
     report_norm: Annotated[bool, "upload BatchNorm layers too, for the model of a new site"] = True
 
-    def init_server(self, task: Task) -> Global:
-        """The network's initial values."""
-        return Global(task.net.variables())
+    def _kept(self, task: Task) -> frozenset[str]:
+        return task.net.under(*BATCH_NORM)
 
-    def send(self, task: Task, server: Global, client: int | None) -> Shared:
-        """All but the BatchNorm layers; a new site gets whatever there is."""
-        own = frozenset[str]() if client is None and self.report_norm else task.net.under(*BATCH_NORM)
-        return Shared(without(server.model, own))
-
-    def init_client(self, task: Task, down: Shared, before: Any = None) -> Client:
-        """Every client starts from the same layers, those of the initial network."""
-        return Client(part(task.net.variables(), task.net.under(*BATCH_NORM)))
-
-    def finish(self, task: Task, work: Work) -> tuple[Shared, Client]:
-        """Keep the trained BatchNorm layers."""
-        own = task.net.under(*BATCH_NORM)
-        sent = without(work.model, () if self.report_norm else own)
-        return Shared(sent), Client(part(work.model, own))
-
-    def aggregate(self, task: Task, server: Global, ups: Iterator[Shared], cohort: Cohort) -> Global:
-        """Average what was sent."""
-        return Global(overlay(server.model, average(task, ups, cohort).model))
-
-    def model_for(self, task: Task, down: Shared, client: Client | None) -> Variables:
-        """The shared layers and the client's own."""
-        if client is not None:
-            return overlay(Variables(*down.model), client.norm)
-        if not self.report_norm:
-            raise UnseenSite(
-                "fedbn with report_norm = false: no client reports BatchNorm layers, so a new site has none; "
-                "set method.report_norm = true, or score the sites' own models with eval.unseen = 'sites'."
-            )
-        return Variables(*down.model)
+    def _reported(self, task: Task) -> frozenset[str]:
+        return self._kept(task) if self.report_norm else frozenset()

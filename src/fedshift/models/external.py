@@ -23,9 +23,13 @@ class External(Network):
 
     package: ClassVar[str]
     module: ClassVar[str]
+    classifier: nn.Module
 
-    def __init__(self, image: Image, classes: int, model: str, *, weights: str = "") -> None:
-        """`weights` is a safetensors file with the package's own tensor names."""
+    def __init__(self, image: Image, classes: int, model: str, *, weights: str = "", norm: bool = False) -> None:
+        """`weights` is a safetensors file with the package's own tensor names.
+
+        `norm` puts BatchNorm without scale and shift before the last layer: the head that LSI inverts.
+        """
         super().__init__(image, classes)
         label = f"{self.package}:{model}"
         package = self._import(label)
@@ -35,6 +39,8 @@ class External(Network):
             name = self._classifier(net)
             self.loaded = load_weights(net, weights, name) if weights else None
             self._split(net, name, image)
+        if norm:
+            self.classifier = nn.Sequential(nn.BatchNorm1d(self.width, affine=False), self.classifier)
 
     @abstractmethod
     def _names(self, package: ModuleType) -> list[str]:

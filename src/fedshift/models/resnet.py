@@ -67,9 +67,28 @@ def _stage(block: Block, before: int, after: int, depth: int, stride: int) -> nn
     return nn.Sequential(block(before, after, stride), *(block(after, after, 1) for _ in range(depth - 1)))
 
 
+class Narrow(nn.Module):
+    """A linear layer to fewer features; for the classifier, BatchNorm without scale and shift and a linear layer."""
+
+    def __init__(self, before: int, latent: int, classes: int) -> None:
+        """From `before` features to `latent`, and on to the classes."""
+        super().__init__()
+        self.latent, self.norm = nn.Linear(before, latent), nn.BatchNorm1d(latent, affine=False)
+        self.out = nn.Linear(latent, classes)
+
+
 class _ResNet(Network):
+    fc: nn.Linear | Narrow
+
     def __init__(
-        self, image: Image, classes: int, block: Block, depths: Sequence[int], width: int, small_input: bool
+        self,
+        image: Image,
+        classes: int,
+        block: Block,
+        depths: Sequence[int],
+        width: int,
+        small_input: bool,
+        latent: int,
     ) -> None:
         super().__init__(image, classes, least=8 if small_input else 32)
         self.conv1 = _conv(image[0], 64, 3) if small_input else _conv(image[0], 64, 7, 2)
@@ -79,27 +98,31 @@ class _ResNet(Network):
         self.layer2 = _stage(block, width // 8, width // 4, depths[1], 2)
         self.layer3 = _stage(block, width // 4, width // 2, depths[2], 2)
         self.layer4 = _stage(block, width // 2, width, depths[3], 2)
-        self.width = width
-        self.fc = nn.Linear(width, classes)
+        self.width = latent or width
+        self.fc = Narrow(width, latent, classes) if latent else nn.Linear(width, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
-        """The last stage, averaged over the picture."""
+        """The last stage, averaged over the picture; with `latent`, through the linear layer that follows."""
         z = self.maxpool(self.bn1(self.conv1(x)).relu())
         z = self.layer4(self.layer3(self.layer2(self.layer1(z))))
         pooled: Tensor = z.mean(dim=(2, 3))
-        return pooled
+        return self.fc.latent(pooled) if isinstance(self.fc, Narrow) else pooled
 
     def head(self, z: Tensor) -> Tensor:
-        """The linear classifier."""
-        logits: Tensor = self.fc(z)
+        """The linear classifier; with `latent`, BatchNorm before it."""
+        logits: Tensor = self.fc.out(self.fc.norm(z)) if isinstance(self.fc, Narrow) else self.fc(z)
         return logits
 
     def taps(self) -> tuple[str, ...]:
         """The four stages."""
         return "layer1", "layer2", "layer3", "layer4"
+
+    def _load(self, weights: str) -> None:
+        if weights:
+            self.loaded = load_weights(self, weights, "fc", replaced=isinstance(self.fc, Narrow))
 
 
 class ResNet18(_ResNet):
@@ -110,10 +133,15 @@ class ResNet18(_ResNet):
 
     citation: ClassVar[str] = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016, arXiv 1512.03385"
 
-    def __init__(self, image: Image, classes: int, *, weights: str = "", small_input: bool = False) -> None:
-        """`weights` is a safetensors file; `small_input` (32x32) gives a 3x3 stem without pooling."""
-        super().__init__(image, classes, BasicBlock, (2, 2, 2, 2), 512, small_input)
-        self.loaded = load_weights(self, weights, "fc") if weights else None
+    def __init__(
+        self, image: Image, classes: int, *, weights: str = "", small_input: bool = False, latent: int = 0
+    ) -> None:
+        """`weights` is a safetensors file; `small_input` (32x32) gives a 3x3 stem without pooling.
+
+        `latent` puts a linear layer of that width, and BatchNorm, before the classifier: the head that LSI inverts.
+        """
+        super().__init__(image, classes, BasicBlock, (2, 2, 2, 2), 512, small_input, latent)
+        self._load(weights)
 
 
 class ResNet50(_ResNet):
@@ -137,13 +165,17 @@ class ResNet50(_ResNet):
         stride_on: Literal["conv1", "conv2"] = "conv2",
         weights: str = "",
         small_input: bool = False,
+        latent: int = 0,
     ) -> None:
-        """`weights` is a safetensors file; `small_input` (32x32) gives a 3x3 stem without pooling."""
+        """`weights` is a safetensors file; `small_input` (32x32) gives a 3x3 stem without pooling.
+
+        `latent` puts a linear layer of that width, and BatchNorm, before the classifier: the head that LSI inverts.
+        """
         block = partial(Bottleneck, stride_on=stride_on)
-        super().__init__(image, classes, block, (3, 4, 6, 3), 2048, small_input)
+        super().__init__(image, classes, block, (3, 4, 6, 3), 2048, small_input, latent)
         if weights:
             _check_strides(weights, stride_on)
-            self.loaded = load_weights(self, weights, "fc")
+        self._load(weights)
 
 
 def _check_strides(weights: str, stride_on: str) -> None:

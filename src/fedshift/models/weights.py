@@ -21,13 +21,16 @@ class Loaded(NamedTuple):
     kept: tuple[str, ...]
 
 
-def load_weights(module: nn.Module, path: str | Path, classifier: str) -> Loaded:
+def load_weights(module: nn.Module, path: str | Path, classifier: str, *, replaced: bool = False) -> Loaded:
     """Copy a file's tensors into `module`, cast to its dtypes; all or nothing.
 
     Every tensor of the module must be there with its shape, and no other; only the sub-module named
-    `classifier` may be absent or made for another number of classes: it is then left as it is.
+    `classifier` may be absent or made for another number of classes: it is then left as it is. `replaced` says that
+    the module's is made otherwise than the file's, which is then passed over, unless its tensors have the same names.
     """
     own, found = module.state_dict(), _read(path)
+    if replaced:
+        found = {name: t for name, t in found.items() if name in own or not name.startswith(f"{classifier}.")}
     head = {name for name in own if name.startswith(f"{classifier}.")}
     if not head:
         raise ModelError(

@@ -134,6 +134,23 @@ def unseen_mean(record: Record) -> float | None:
     return mean(accuracies(record, models="unseen"))
 
 
+def trust(record: Record, key: str, models: str = "sites") -> float | None:
+    """A measure of trust, mean over the sites (`sites`) or the unseen ones (`unseen`) that have it."""
+    found = {site: s["test"].get("trust", {}).get(key) for site, s in record[models].items() if "test" in s}
+    return mean({site: value for site, value in found.items() if value is not None})
+
+
+def ood(record: Record) -> float | None:
+    """Mean over the unseen sites: how well uncertainty tells their images from the sites' own test images."""
+    found = {site: s.get("ood_auroc") for site, s in record["unseen"].items()}
+    return mean({site: value for site, value in found.items() if value is not None})
+
+
+def adapted(record: Record, key: str = "accuracy") -> dict[str, float]:
+    """Each unseen site's accuracy after adaptation, or `before` it, where there was any."""
+    return {site: s["adapted"][key] for site, s in record["unseen"].items() if "adapted" in s}
+
+
 def mean(values: Mapping[Any, float]) -> float | None:
     """The plain mean; none of nothing."""
     return sum(values.values()) / len(values) if values else None
@@ -169,10 +186,20 @@ def outcome(run: Run) -> dict[str, Any]:
         "worst_site": worst and worst[0],
         "unseen": accuracies(record, models="unseen"),
         "unseen_rule": {domain: s["rule"] for domain, s in record["unseen"].items()},
+        "adapted": {domain: s["adapted"] for domain, s in record["unseen"].items() if "adapted" in s},
+        "trust": {
+            kind: _trusts(record, kind) for kind in ("sites", "unseen") if trust(record, "ece", kind) is not None
+        },
+        "ood_auroc": ood(record),
         "megabytes_up": traffic and traffic[0],
         "megabytes_down": traffic and traffic[1],
         "seconds": run.seconds,
     }
+
+
+def _trusts(record: Record, kind: str) -> dict[str, float | None]:
+    keys = ("nll", "brier", "ece", "uncertainty", "error_auroc")
+    return {key: trust(record, key, kind) for key in keys}
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The numbers of a comparison as plain data, and as text, Markdown and JSON."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from .comparison import Comparison, Number
-from .records import Record, Run, accuracies, megabytes, sites_mean, unseen_mean, worst_site
+from .records import Record, Run, accuracies, adapted, mean, megabytes, ood, sites_mean, trust, unseen_mean, worst_site
 
 Measure = Callable[[Run], float | None]
 MISSING = "–"  # noqa: RUF001 (a dash, as tables print it)
@@ -76,6 +77,53 @@ def site_table(c: Comparison) -> Table | None:
     return _table("Accuracy at each participating site", caption, c, measures) if measures else None
 
 
+def adapted_table(c: Comparison) -> Table | None:
+    """What adaptation to unlabelled images did at the unseen sites; none where nothing was adapted."""
+    found = [(run, site) for run in c.runs if run.chosen is not None for site in adapted(run.chosen)]
+    if not found:
+        return None
+    places = dict.fromkeys((run.left_out, site) for run, site in found if site in run.left_out)
+    measures: list[tuple[Column, Measure]] = [
+        (Column("before", "%", 100), _reported(lambda r: mean(adapted(r, "before")))),
+        (Column("after", "%", 100, 1, 1), _reported(lambda r: mean(adapted(r)))),
+        (Column("gain", "points", 100), _reported(_gain)),
+    ]
+    if len(places) > 1:
+        measures += [(Column(_place(left, site), "%", 100, 1, 1), _at_adapted(left, site)) for left, site in places]
+    caption = (
+        "Mean accuracy at the unseen sites before and after the model adapted to images of theirs without labels; then "
+        f"at each left-out domain after it. {_spread_text(c)}"
+    )
+    return _table("Adapted to unlabelled images of the unseen site", caption, c, measures)
+
+
+def trust_table(c: Comparison) -> Table | None:
+    """How far answers and their uncertainty can be trusted; none where it was not measured."""
+    if not any(trust(run.chosen, "ece") is not None for run in c.runs if run.chosen):
+        return None
+    shown = [("NLL", "", "nll", 1.0, 2, -1), ("Brier", "", "brier", 1.0, 3, -1), ("ECE", "%", "ece", 100.0, 1, -1)]
+    shown += [("errors", "AUROC", "error_auroc", 1.0, 3, 1)]
+    measures: list[tuple[Column, Measure]] = [
+        (Column(f"{kind}{name}", unit, scale, digits, sign), _reported(partial(trust, key=key, models=models)))
+        for models, kind in (("sites", ""), ("unseen", "unseen "))
+        for name, unit, key, scale, digits, sign in shown
+        if models == "sites" or name in ("ECE", "errors")
+    ]
+    measures.append((Column("unseen against sites", "AUROC", 1, 3, 1), _reported(ood)))
+    caption = (
+        "On test images, mean over the sites. NLL, Brier, ECE (15 bins): how far probabilities are off. Errors: the "
+        "chance that a wrong answer is more uncertain than a right one. Unseen against sites: the chance that an image "
+        f"of an unseen site is more uncertain than one of the sites. An AUROC of 0.5 is guessing. {_spread_text(c)}"
+    )
+    return _table("Calibration and uncertainty", caption, c, measures)
+
+
+def summary(c: Comparison) -> list[Table]:
+    """What a terminal shows: all tables but the one with a column for each site."""
+    made = (main_table(c), domain_table(c), adapted_table(c), trust_table(c))
+    return [table for table in made if table]
+
+
 def notes(c: Comparison) -> list[str]:
     """What a reader must know before comparing the rows."""
     found = []
@@ -93,11 +141,25 @@ def notes(c: Comparison) -> list[str]:
             "ensemble": "the sites' own models as an ensemble",
         }
         found += [f"{label}: unseen is {said[rule]}." for rule in sorted(rules) if rule in said]
+        found += [f"{label}: {text}" for text in _adaptations(runs.values())]
     for key in ("fedshift", "torch", "machine", "gpu", "threads"):
         values = list(dict.fromkeys(str(run.versions.get(key)) for run in c.runs))
         if len(values) > 1:
             found.append(f"The runs were made with different {key}: {', '.join(values)}.")
     return found
+
+
+def _adaptations(runs: Iterable[Run]) -> list[str]:
+    """By which rule, and on which images, a method's models were adapted."""
+    said = {
+        "method": "the method's own rule",
+        "norm": "BatchNorm statistics measured anew",
+        "entropy": "less entropy, by the scales of normalisation layers",
+    }
+    on = {"transductive": "the test images themselves, without labels", "held_out": "other images of the site"}
+    rows = [s["adapted"] for run in runs if run.chosen for s in run.chosen["unseen"].values() if "adapted" in s]
+    pairs = sorted({(row["rule"], row["on"]) for row in rows})
+    return [f"adapted by {said.get(rule, rule)}, on {on.get(kind, kind)}." for rule, kind in pairs]
 
 
 def where(run: Run) -> str:
@@ -201,6 +263,16 @@ def _at(left_out: tuple[str, ...], domain: str) -> Measure:
 
 def _at_home(site: str) -> Measure:
     return _reported(lambda record: accuracies(record).get(site))
+
+
+def _at_adapted(left_out: tuple[str, ...], site: str) -> Measure:
+    there = _reported(lambda record: adapted(record).get(site))
+    return lambda run: there(run) if run.left_out == left_out else None
+
+
+def _gain(record: Record) -> float | None:
+    before, after = mean(adapted(record, "before")), mean(adapted(record))
+    return None if before is None or after is None else after - before
 
 
 def _place(left_out: tuple[str, ...], domain: str) -> str:

@@ -37,6 +37,7 @@ def protocol_words(c: Comparison) -> dict[str, str]:
         "Averaging": f"sites weighted by {config['federation']['weights']}; BatchNorm statistics: "
         f"{BUFFERS.get(config['federation']['buffers'], config['federation']['buffers'])}",
         "Reported": _reported(config["eval"]),
+        **_adapted(config),
         "Computed by": f"engine {config['engine']}, {config['device']}, {config['precision']}",
     }
 
@@ -87,7 +88,10 @@ def _rounds(config: dict[str, Any]) -> str:
     share = federation["participation"]
     who = "all sites take part" if share == 1 else f"{share:.0%} of the sites take part in each"
     work = f"{local['steps']} batches" if local["steps"] else _count(local["epochs"], "epoch")
-    return f"{federation['rounds']}; {who}; {work} of local training in batches of {local['batch']}"
+    text = f"{federation['rounds']}; {who}; {work} of local training in batches of {local['batch']}"
+    part = local.get("sample", 1.0)
+    text += f", on {part:.0%} of a site's images, drawn afresh, unless the method chooses them" if part < 1 else ""
+    return text if federation.get("common_init", True) else f"{text}; each site starts from initial weights of its own"
 
 
 def _optimizer(config: dict[str, Any]) -> str:
@@ -99,9 +103,20 @@ def _optimizer(config: dict[str, Any]) -> str:
 
 
 def _reported(evaluation: dict[str, Any]) -> str:
-    if evaluation["select"] == "val":
-        return "the round with the best mean validation accuracy of the sites"
-    return "the last round"
+    best = evaluation["select"] == "val"
+    text = "the round with the best mean validation accuracy of the sites" if best else "the last round"
+    local = evaluation.get("point", "after_aggregation") == "after_local"
+    return f"{text}; sites' own models as they are right after local training" if local else text
+
+
+def _adapted(config: dict[str, Any]) -> dict[str, str]:
+    """The budget of adaptation, where there is any."""
+    e = config["eval"]
+    if e.get("adapt", "none") == "none":
+        return {}
+    work = f"{e['adapt_steps']} batches" if e["adapt_steps"] else _count(e["adapt_epochs"], "epoch")
+    rate = f"at {plain(e['adapt_rate'])} of the learning rate" if e["adapt"] == "entropy" else ""
+    return {"Adaptation": f"{e['adapt']}, {work} {rate}".strip() if e["adapt"] != "norm" else "norm, one pass"}
 
 
 def _count(number: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from .comparison import Comparison, protocol
 from .page import page
 from .records import ReportError, outcome
-from .tables import Table, data, domain_table, main_table, markdown, notes, site_table
+from .tables import Table, adapted_table, data, domain_table, main_table, markdown, notes, site_table, trust_table
 from .words import headline, protocol_words, versions_words
 
 
@@ -31,7 +31,8 @@ def write_report(c: Comparison, page_file: Path) -> list[Path]:
 
 def tables(c: Comparison) -> list[Table]:
     """All tables that have something to say."""
-    return [table for table in (main_table(c), domain_table(c), site_table(c)) if table]
+    made = (main_table(c), domain_table(c), adapted_table(c), site_table(c), trust_table(c))
+    return [table for table in made if table]
 
 
 def as_markdown(c: Comparison) -> str:
