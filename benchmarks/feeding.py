@@ -35,6 +35,7 @@ from fedshift.data.recipes import RECIPES
 from fedshift.data.store import Store, clear, open_store
 
 from . import tv
+from .race import ratio
 
 BATCH, AUGMENTED = 64, 1024
 BARE = """
@@ -139,14 +140,15 @@ def _starts(pictures: list[Image.Image]) -> range:
     return range(0, len(pictures), BATCH)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measure, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", default="pacs_128.tar", help="a tar in $FEDSHIFT_DATA")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--part", type=int, default=1, help="take every so many pictures")
-    args = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="the medians as JSON")
+    args = parser.parse_args(argv)
     if "FEDSHIFT_DATA" not in os.environ:
         sys.exit("FEDSHIFT_DATA: not set, expected the folder with the data; set it and run again.")
     torch.set_num_threads(1)
@@ -157,6 +159,33 @@ def main() -> None:
             for name, cost in measured(manifest, spans, args.size, Path(cache)):
                 costs[name].append(cost)
     show(costs, len(spans))
+    if args.out:
+        found = {"set": args.set, "size": args.size, "repeats": args.repeats, **told(costs, len(spans))}
+        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def told(costs: dict[str, list[Cost]], n: int) -> dict[str, object]:
+    """Medians, and ratios of neighbours in time with the middle half."""
+    rows = {}
+    for name, those in costs.items():
+        wall, cpu = (statistics.median(cost[k] for cost in those) for k in (0, 1))
+        rows[name] = {
+            "seconds": wall,
+            "cpu_s": cpu,
+            "images_per_s": (min(n, AUGMENTED) if "augment" in name else n) / wall,
+        }
+    pairs = [("store", against) for against in ("bare", "bare, to arrays", "torchvision")] + [
+        ("augment", "its augment")
+    ]
+    ratios = {
+        f"{ours} / {theirs}": {
+            kind: ratio([cost[k] for cost in costs[ours]], [cost[k] for cost in costs[theirs]])
+            for k, kind in enumerate(("wall", "cpu"))
+        }
+        for ours, theirs in pairs
+        if theirs in costs
+    }
+    return {"pictures": n, "rows": rows, "ratios": ratios}
 
 
 def show(costs: dict[str, list[Cost]], n: int) -> None:

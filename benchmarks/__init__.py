@@ -1,0 +1,1 @@
+"""Measurements, run by hand: `python -m benchmarks` makes them all and writes docs/performance.md."""

@@ -1,0 +1,1 @@
+"""The given pictures as a task of FLGo, which finds `core` by the name of this package."""
