@@ -3,6 +3,7 @@
 | corruption | what is done, on the scale 0 to 1 | severity 1 | 2 | 3 | 4 | 5 |
 |---|---|---|---|---|---|---|
 | noise | Gaussian noise of this standard deviation | 0.04 | 0.08 | 0.12 | 0.18 | 0.26 |
+| static | the same, until little is left to see | 0.15 | 0.3 | 0.45 | 0.6 | 0.75 |
 | blur | Gaussian blur of this share of the shorter side as standard deviation | 0.015 | 0.02 | 0.026 | 0.033 | 0.042 |
 | contrast | distances to the channel's mean, times | 0.75 | 0.6 | 0.45 | 0.3 | 0.15 |
 | jpeg | JPEG of this quality, halved colour resolution | 50 | 30 | 20 | 12 | 6 |
@@ -100,6 +101,8 @@ def _cast(images: Tensor, strength: float, seed: int) -> Tensor:
 Change = Callable[[Tensor, float, int], Tensor]
 CORRUPTIONS: dict[str, tuple[Change, tuple[float, ...]]] = {
     "noise": (_noise, (0.04, 0.08, 0.12, 0.18, 0.26)),
+    # The last is N(0, 1.5^2) after normalisation by a half, as in RFedDis's Figure 3, but cut off.
+    "static": (_noise, (0.15, 0.3, 0.45, 0.6, 0.75)),
     "blur": (_blur, (0.015, 0.02, 0.026, 0.033, 0.042)),
     "contrast": (_contrast, (0.75, 0.6, 0.45, 0.3, 0.15)),
     "jpeg": (_jpeg, (50, 30, 20, 12, 6)),
