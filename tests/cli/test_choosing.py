@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from fedshift.core.errors import ConfigError
 from fedshift.experiment import strict
 from fedshift.experiment.config import Experiment
 from fedshift.experiment.room import cpu_workers
-from fedshift.experiment.runs import folder_of
+from fedshift.experiment.runs import Folder, folder_of
 from fedshift.testing import tiny_data
 
 from .conftest import SMALL, load
@@ -117,6 +118,16 @@ def test_workers_change_no_bit_and_are_kept_by_resume():
     from fedshift.experiment.runs import Folder
 
     assert workers(config, Folder(two), load(), "auto") == 2
+
+
+def test_workers_that_would_change_an_interrupted_run_s_bits_are_refused(tmp_path):
+    folder = Folder(tmp_path)
+    folder.checkpoint.write_bytes(b"")
+    folder.config.with_name("versions.json").write_text(json.dumps({"threads": 2, "workers": 1}))
+    config = replace(experiment(), engine="fast")
+    assert workers(config, folder, load(), "1") == workers(config, folder, load(), "auto") == 1
+    with pytest.raises(ConfigError, match=r"began with 2 threads in a step, expected 1"):
+        workers(config, folder, load(), "2")
 
 
 @pytest.mark.parametrize("words", [["--workers", "two"], ["--workers", "2", "--engine", "sequential"]])

@@ -15,8 +15,11 @@ from fedshift.core.net import Net
 from fedshift.core.optim import SGD, Adam
 from fedshift.core.seeds import scope
 from fedshift.core.task import Phase
+from fedshift.data.batches import ClientData
+from fedshift.data.recipes import RECIPES
 from fedshift.engines import fast, together
 from fedshift.engines.fast import Fast
+from fedshift.engines.workers import THREADS
 from fedshift.experiment.checkpoint import load_checkpoint, save_checkpoint
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.fedprox import FedProx
@@ -65,7 +68,28 @@ def fast_setup(config, workers=1):
     return set_up(config, tiny_data(), workers)
 
 
-def test_bf16_trains_on_one_thread():
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("few", "workers"), [({"precision": "bf16"}, 1), ({}, 2)])
+@pytest.mark.parametrize("engine", ["fast", "sequential"])
+def test_a_run_on_one_thread_leaves_the_others_to_the_next(few, workers, engine, two_threads):
+    config = replace(Case(FedAvg()).experiment(rounds=1), engine="fast", precision="float32")
+    for _ in range(2):
+        fast_setup(replace(config, **few), workers)
+        assert torch.get_num_threads() == 1 and THREADS.all == 2
+        fast_setup(replace(config, engine=engine))
+        assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)  # by somebody else
+    fast_setup(config)
+    assert torch.get_num_threads() == THREADS.all == 1
+
+
+def test_bf16_trains_on_one_thread(two_threads):
     config = replace(Case(FedAvg()).experiment(rounds=2), engine="fast", precision="bf16")
     end = last(fast_setup(config))
     assert torch.get_num_threads() == 1
@@ -222,6 +246,45 @@ class InTwo(FedAvg):
         params = frozenset(dict(task.net.module.named_parameters()))
         head = frozenset(k for k in params if k.startswith("classifier"))
         return Phase("head", 1.0, head), Phase("body", 2.0, params - head)
+
+
+@dataclass(frozen=True)
+class Drawing(FedAvg):
+    """Its server draws between uploads."""
+
+    name: ClassVar[str] = "drawing"
+
+    def aggregate(self, task, server, ups, cohort):
+        with scope(cohort.round):
+            next(ups)
+            noise = torch.rand(())
+        return server._replace(model=tree.map(lambda t: t + noise, server.model))
+
+
+def test_the_server_s_random_numbers_are_not_the_clients():
+    case = Case(Drawing(), "mlp", left_out=())
+    end, engine = ended(case, most=together.MOST, data=MANY)
+    assert not engine._apart
+    assert difference(everything(last(case.setup(data=MANY))), everything(end)) < 1e-10
+
+
+@pytest.mark.parametrize("recipe", ["none", "shift"])
+def test_pictures_are_prepared_a_few_at_a_time(recipe, monkeypatch):
+    taken, drawn = [], ClientData.drawn
+
+    def watched(self, images, looks):
+        taken.append(len(images))
+        return drawn(self, images, looks)
+
+    monkeypatch.setattr(ClientData, "drawn", watched)
+    case, ends = Case(FedAvg(), "mlp", SGD(lr=0.05), left_out=()), []
+    for ahead in (256, 8):
+        taken.clear()
+        monkeypatch.setattr(together, "AHEAD", ahead)
+        setup = case.setup("fast", data=MANY)
+        sites = tuple(replace(s, transform=replace(s.transform, recipe=RECIPES[recipe])) for s in setup.sites)
+        ends.append(everything(last(replace(setup, sites=sites))))
+    assert difference(*ends) == 0 and max(taken) <= 8
 
 
 def test_what_cannot_be_mapped_trains_one_by_one_and_says_so(caplog):

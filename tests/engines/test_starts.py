@@ -42,6 +42,25 @@ def scored_setup(method, engine="sequential", rounds=2, **changes):
     return set_up(experiment, tiny_data())
 
 
+def test_own_networks_are_built_while_nobody_trains():
+    setup, order = own_setup(FedAvg()), []
+    build, train = setup.plan.initial, setup.engine.train
+
+    def built(site):
+        order.append("built")
+        return build(site)
+
+    def trained(method, task, jobs, **rest):
+        for job in jobs:
+            order.append("trained")
+            yield from train(method, task, [job], **rest)
+
+    setup.engine.train = trained
+    last(replace(setup, plan=replace(setup.plan, initial=built)))
+    sites = len(setup.sites)
+    assert order[: 2 * sites] == ["built"] * sites + ["trained"] * sites
+
+
 def flat(model):
     return dict(tree.leaves(model))
 

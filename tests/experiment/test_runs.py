@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,20 @@ def test_killed_in_any_round_and_resumed_is_the_same_run(method, tmp_path, monke
         assert killed_at(monkeypatch, operation, config(method), path) == -signal.SIGKILL
         assert not Folder(path).done.exists()
         same(whole, finish(config(method), path)[0])
+
+
+def test_a_resumed_run_takes_the_threads_it_began_with(tmp_path):
+    folder = Folder(tmp_path)
+    torch.set_num_threads(2)
+    try:
+        with closing(execute(config(), folder, tiny_data())) as events:
+            next(events)
+        torch.set_num_threads(1)
+        with closing(execute(config(), folder, tiny_data())) as events:
+            next(events)
+            assert torch.get_num_threads() == folder.began()["threads"] == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("setting", ["own starts", "after local"])

@@ -1,6 +1,5 @@
 """What `auto` means on this machine: engine, device and precision before they become part of a run, and workers."""
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from ..core.errors import ConfigError
 from ..data import Dataset
 from ..engines.captured import LANES
+from ..engines.workers import THREADS
 from ..experiment.config import Experiment
 from ..experiment.processes import cores
 from ..experiment.room import cpu_workers, in_flight
@@ -73,11 +73,16 @@ def workers(config: Experiment, folder: Folder, data: Dataset, asked: str | None
                 f"--workers: found {asked} and engine {config.engine!r}, expected engine 'fast', the one that has "
                 "workers; write --engine fast, or leave --workers out."
             )
+        if int(asked) > 1 and (threads := folder.began().get("threads", 1)) > 1:
+            raise ConfigError(
+                f"--workers: found {asked} for a run that began with {threads} threads in a step, expected 1, since "
+                "workers have one each and the run would end in other bits; leave --workers out, or begin anew by "
+                "--fresh."
+            )
         return int(asked)
-    began = folder.path / "versions.json"
-    if folder.checkpoint.exists() and began.exists():
-        return int(json.loads(began.read_text(encoding="utf-8")).get("workers", 1))
-    return cpu_workers(config, data, min(cores(), torch.get_num_threads())) if asked else 1
+    if began := folder.began():
+        return int(began.get("workers", 1))
+    return cpu_workers(config, data, min(cores(), THREADS.all)) if asked else 1
 
 
 def flying(config: Experiment, data: Dataset) -> int:

@@ -11,6 +11,7 @@ import torch
 
 from ..data import Dataset, presets
 from ..data import load as load_data
+from ..engines.workers import THREADS
 from ..experiment import strict
 from ..experiment.config import Experiment
 from ..experiment.files import owned
@@ -112,7 +113,7 @@ def shared(config: Experiment, folder: Path, workers: int = 1) -> dict[str, Any]
         "device": config.device,
         "gpu": torch.cuda.get_device_name() if config.device == "cuda" and torch.cuda.is_available() else None,
         "precision": config.precision,
-        "threads": torch.get_num_threads() if workers == 1 and not lone else workers,
+        "threads": THREADS.all if workers == 1 and not lone else workers,
         "workers": workers,
     }
 

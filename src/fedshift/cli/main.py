@@ -34,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when torch loads: threads that wait must sleep. Spinning, they slow small networks down thirty times as
     # soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Read when CUDA starts: queues for many streams, and matrix products that do not depend on who else computes.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     keep_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a dash must not end the program on an ASCII terminal

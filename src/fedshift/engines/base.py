@@ -74,8 +74,8 @@ class Engine(Protocol):
         """The results of calls that do not know of each other, in their order."""
         ...
 
-    def use(self, workers: int) -> None:
-        """So many clients side by side, where the engine can."""
+    def use(self, workers: int, threads: int = 0) -> None:
+        """So many clients side by side, where the engine can; so many threads for a step, 0 for all."""
         ...
 
 

@@ -7,8 +7,6 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
 
-import torch
-
 from ..core.apart import DrawsElsewhere
 from ..core.net import Net
 from ..core.optim import Optimizer
@@ -17,7 +15,7 @@ from .base import Job, Method, Result, client_round
 from .mapped import NotTogether
 from .sequential import Sequential
 from .together import MOST, tiny, train_together
-from .workers import Workers
+from .workers import THREADS, Workers
 
 T = TypeVar("T")
 TOGETHER = 128  # tiny clients that train at once
@@ -41,23 +39,19 @@ class Fast(Sequential):
         self._alone: set[str] = set()  # labels of stages whose clients run one after another
         self._apart: set[str] = set()  # labels of stages whose clients do not train at once
 
-    def use(self, workers: int) -> None:
+    def use(self, workers: int, threads: int = 0) -> None:
         """Clients side by side from here on, each on one thread, as is everything else then."""
-        if workers > 1:
-            torch.set_num_threads(1)
-            self._workers = Workers(workers)
+        super().use(workers, 1 if workers > 1 else threads)
+        self._workers = Workers(workers) if workers > 1 else None
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
-        """In place, on kernels whose channels lie last."""
-        for p in net.module.parameters():
-            if p.dim() == 4:
-                p.data = p.data.contiguous(memory_format=torch.channels_last)
+        """In place; the network comes with its channels last."""
         if net.autocast is not None:
-            torch.set_num_threads(1)  # threads of bf16 kernels spin while they wait: on a busy machine, for minutes
+            THREADS.take(1)  # threads of bf16 kernels spin while they wait: on a busy machine, for minutes
         return super().task(net, optimizer, **{**rest, "exact": False})
 
     def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
-        """All at once if they are tiny, else side by side, else one after another; the results are the same."""
+        """All at once if they are tiny, which changes last digits; else side by side or one by one, which does not."""
         queue = iter(jobs)
         all_at_once = tiny(task, self.most)
         while all_at_once and label not in self._apart and (wave := list(islice(queue, TOGETHER))):

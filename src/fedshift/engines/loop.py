@@ -112,7 +112,9 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
             yield Job(i, down, memory, before, info, site, seed, here.scored)
 
     arrived = Arrivals(task, cohort)
-    results = engine.train(stage, task, jobs(), keep=plan.keep, label=here.label)
+    # Sites' own networks are built while nobody trains: that seeds torch's global generator, and may trace modules.
+    queue = jobs() if plan.initial is None or old.total else iter(list(jobs()))
+    results = engine.train(stage, task, queue, keep=plan.keep, label=here.label)
     ups = _uploads(results, stage, new, arrived)
     try:
         new.server = server_side.aggregate(task, old.server, ups, cohort)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -84,6 +85,10 @@ class Machine(Protocol):
         ...
 
 
+# Torch's watch on synchronisation holds for the whole process: whoever copies from a device beside it must wait.
+WATCH = Lock()
+
+
 class Cuda:
     """CUDA graphs on CUDA streams."""
 
@@ -132,18 +137,19 @@ class Cuda:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """By torch's own watch on synchronisation."""
-        before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says each time that the watch is a prototype
-            torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        except RuntimeError as error:
-            if "synchroniz" not in str(error):
-                raise
-            raise NotCapturable("its step makes the host wait for the value of a tensor") from error
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+        with WATCH:
+            before = torch.cuda.get_sync_debug_mode()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch says each time that the watch is a prototype
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                yield
+            except RuntimeError as error:
+                if "synchroniz" not in str(error):
+                    raise
+                raise NotCapturable("its step makes the host wait for the value of a tensor") from error
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
 
     def send(self, t: Tensor) -> Tensor:
         """By way of pinned memory."""

@@ -7,6 +7,7 @@ from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Task
 from .base import Job, Method, Result, client_round, in_turn, make_task, rate_as_tensor
+from .workers import THREADS
 
 T = TypeVar("T")
 
@@ -35,5 +36,6 @@ class Sequential:
         """One after another."""
         return in_turn(task, calls, label)
 
-    def use(self, workers: int) -> None:
-        """There is one."""
+    def use(self, workers: int, threads: int = 0) -> None:
+        """There is one worker; its threads are set."""
+        THREADS.take(threads)

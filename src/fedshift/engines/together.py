@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from ..core import seeds, tree
-from ..core.task import Batch, Task, Work
+from ..core.task import Batch, Site, Task, Visits, Work
 from . import mapped
 from .base import Job, Method, Result, closed, divided, opened, optimizer_state, remember
 from .mapped import CHANGED, NotTogether
-from .tape import Carried
+from .tape import Carried, chunks
 
 MOST = 20_000  # parameters: above, a step's arithmetic outweighs what it costs to call it
+AHEAD = 256  # pictures of each client
 
 
 def tiny(task: Task, most: int) -> bool:
@@ -36,7 +37,8 @@ class Trainee:
     scope: seeds.Scope
     work: Work
     opts: dict[str, Any]
-    batches: list[Batch]
+    sizes: list[int]  # of the batches to come
+    batches: Iterator[Batch]
 
 
 @dataclass
@@ -105,24 +107,29 @@ def train_together(method: Method, task: Task, jobs: Sequence[Job], keep: bool) 
     means = _means(sums, len(crowd))
     for who, metrics in zip(crowd, means, strict=True):
         with who.scope:
-            yield closed(method, task, who.job, who.work, who.opts if keep else {}, metrics)
+            result = closed(method, task, who.job, who.work, who.opts if keep else {}, metrics)
+        yield result  # out of the client's random numbers: the server works until it asks for the next
 
 
 def _trainee(method: Method, task: Task, job: Job) -> Trainee:
     memory, scope = remember(method, task, job.down, job.memory, job.before), seeds.scope(job.round.seed)
     with scope:
         work = opened(method, task, job, memory, own=False)
-    return Trainee(job, scope, work, dict(memory.opt), list(_batches(job, work)))
+    visits = job.site.visits(job.seed, work.rows)
+    return Trainee(job, scope, work, dict(memory.opt), list(visits.sizes), _batches(job.site, visits))
 
 
-def _batches(job: Job, work: Work) -> Iterator[Batch]:
-    """The round's batches; where nothing is augmented, all pictures are taken at once."""
-    sizes, images, looks = job.site.visits(job.seed, work.rows)
-    table, labels = looks(len(images)), torch.split(job.site.labels[images], sizes)
-    if table is None:
-        return map(Batch, torch.split(job.site.drawn(images, None), sizes), labels)
-    parts = zip(torch.split(images, sizes), torch.split(table, sizes), strict=True)
-    return map(Batch, (job.site.drawn(index, look) for index, look in parts), labels)
+def _batches(site: Site, visits: Visits) -> Iterator[Batch]:
+    """The round's batches; where nothing is augmented, those of up to `AHEAD` pictures are taken at once."""
+    images = visits.images
+    for sizes in chunks(visits.sizes, AHEAD):
+        index, images = torch.split(images, [sum(sizes), len(images) - sum(sizes)])
+        table, labels = visits.looks(len(index)), torch.split(site.labels[index], sizes)
+        if table is None:
+            yield from map(Batch, torch.split(site.drawn(index, None), sizes), labels)
+        else:
+            parts = zip(torch.split(index, sizes), torch.split(table, sizes), strict=True)
+            yield from map(Batch, (site.drawn(some, look) for some, look in parts), labels)
 
 
 def _walk(step: mapped.Step, crowd: list[Trainee], steps: list[int], sums: dict[str, Sums]) -> None:
@@ -133,9 +140,9 @@ def _walk(step: mapped.Step, crowd: list[Trainee], steps: list[int], sums: dict[
         groups = defaultdict[int, list[int]](list)
         for i, who in enumerate(crowd):
             if at < steps[i]:
-                groups[len(who.batches[0].y)].append(i)
+                groups[who.sizes.pop(0)].append(i)
         for group in groups.values():
-            batches = [crowd[i].batches.pop(0) for i in group]
+            batches = [next(crowd[i].batches) for i in group]
             rows = None if len(group) == len(crowd) else torch.tensor(group)
             batch = Batch(*map(torch.stack, zip(*batches, strict=True)))
             new, metrics = step(stack.take(rows), stack.dims, lr, batch)

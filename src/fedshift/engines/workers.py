@@ -18,6 +18,28 @@ from ..core.task import Task
 T = TypeVar("T")
 
 
+class Threads:
+    """How many threads an operation may use in this process; a run that takes fewer leaves them to the next one."""
+
+    def __init__(self) -> None:
+        self._all = self._taken = 0
+
+    @property
+    def all(self) -> int:
+        """As somebody outside the runs has set them."""
+        now = torch.get_num_threads()
+        return self._all if now == self._taken else now
+
+    def take(self, count: int = 0) -> None:
+        """So many from here on; 0: all."""
+        self._all = self.all
+        self._taken = count or self._all
+        torch.set_num_threads(self._taken)
+
+
+THREADS = Threads()
+
+
 class Workers:
     """So many threads, and as many copies of a task: a network is switched and filled by one thread at a time."""
 

@@ -14,6 +14,7 @@ from ..core.net import Net, Part
 from ..core.optim import State as OptState
 from ..engines.base import Memory, Method
 from ..engines.loop import State
+from ..engines.machine import WATCH
 from .files import write_whole
 
 FORMAT = "1"
@@ -40,7 +41,8 @@ def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     out = {}
     for name, tensor in tensors.items():
-        t = tensor.detach().cpu().contiguous()
+        with WATCH:
+            t = tensor.detach().cpu().contiguous()
         out[name] = t.clone() if t.data_ptr() in seen else t
         seen.add(t.data_ptr())
     return out

@@ -65,6 +65,13 @@ class Folder:
         """There while the run counts as failed in a sweep, with the reason."""
         return self.path / "failed.json"
 
+    def began(self) -> dict[str, Any]:
+        """Versions, threads and workers that an interrupted run began with; nothing for a new one."""
+        file = self.path / "versions.json"
+        if not self.checkpoint.exists() or not file.exists():
+            return {}
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
     def experiment(self) -> Experiment:
         """The configuration that this run was made with."""
         if not self.config.exists():
@@ -89,7 +96,7 @@ def execute(
     """
     if folder.done.exists():
         return
-    setup = set_up(config, data, workers)
+    setup = set_up(config, data, workers, folder.began().get("threads", 0))  # bits follow from the threads of a step
     with owned(folder.path):
         folder.failed.unlink(missing_ok=True)
         state, seconds = _begin(config, folder, setup, workers)

@@ -47,10 +47,11 @@ class Setup:
         return State(self.method.init_server(self.task))
 
 
-def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1) -> Setup:
+def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1, threads: int = 0) -> Setup:
     """Build data, network, method and engine; `data` stands in for the named set, for data sets of one's own.
 
-    With `workers`, an engine that can trains so many clients side by side, each on one thread.
+    With `workers`, an engine that can trains so many clients side by side, each on one thread; else a step takes
+    `threads`, or all there are.
     """
     check_device(config)
     device, dtype = torch.device(config.device), torch.float64 if config.precision == "float64" else torch.float32
@@ -62,7 +63,7 @@ def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1) ->
     _check_fit(config, net, federation)
     sites = federation.pooled() if config.method.pools else federation.train
     engine = ENGINES[config.engine]()
-    engine.use(workers)
+    engine.use(workers, threads)
     task = engine.task(
         net,
         config.optimizer,
@@ -138,7 +139,10 @@ def _networks(config: Experiment, data: Dataset, dtype: torch.dtype, device: tor
     def build(*site: str) -> nn.Module:
         with seeds.scope(seeds.derive(config.seed, "init", *site)):
             module = models.build(config.model.name, image, classes, **config.model.options)
-            return config.method.surgery(module).to(device, dtype)
+            made = config.method.surgery(module).to(device, dtype)
+        for p in made.parameters() if ENGINES[config.engine].channels_last else ():
+            p.data = p.data.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.data
+        return made
 
     return build
 
