@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
@@ -98,7 +99,7 @@ def _descend(
         loss = method.loss(task, work._replace(model=model), batch)
         return loss.value, loss._replace(metrics=dict(loss.metrics))
 
-    with torch.enable_grad():
+    with torch.enable_grad(), _Picked():
         values, loss = vmap(objective, (0, dims, 0))(leaves, carried, batch)
         grads = torch.autograd.grad(values.sum(), list(leaves.values()), materialize_grads=True)
     found, loss = dict(zip(leaves, grads, strict=True)), detached(loss)
@@ -119,6 +120,25 @@ def _updated(task: Task, grads: Tensors, opt: State, free: Tensors, lr: Rate) ->
 def _update(optimizer: Optimizer, grads: Tensors, state: State, params: Tensors, lr: Rate) -> tuple[Tensors, State]:
     with _OneByOne():
         return optimizer.update_(grads, state, params, lr)
+
+
+PLAIN = {  # a call of `F.cross_entropy` with logits and labels alone
+    "weight": None, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean",
+    "label_smoothing": 0.0,
+}  # fmt: skip
+
+
+class _Picked(TorchFunctionMode):
+    """Plain cross-entropies by picking from the logarithms; torch maps its own by way of sympy, slow to import."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        plain = func is F.cross_entropy and kwargs == PLAIN
+        if not plain or args[0].dim() != 2 or args[1].dim() != 1:
+            return func(*args, **(kwargs or {}))
+        logits, y = args
+        return -logits.log_softmax(1).gather(1, y[:, None]).mean()
 
 
 IN_PARTS: dict[str, Callable[..., Tensor]] = {  # what torch cannot map, by what it can
