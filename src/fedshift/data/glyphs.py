@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ..core.errors import DataError
 from ._looks import DIGITS, LOOKS, PER_CLASS
@@ -108,6 +108,8 @@ def _write(file: Path, domains: dict[str, Pair]) -> None:
 
 def contact_sheet(domains: dict[str, Pair], per_class: int = 4) -> Image.Image:
     """A picture of the first images of every class: a row per domain, a column per class."""
+    from PIL import ImageDraw  # slow to import, and no run draws
+
     left, top, step = 72, 16, per_class * 33 + 6
     sheet = Image.new("RGB", (left + step * len(CLASSES), top + 36 * len(domains)), "white")
     draw = ImageDraw.Draw(sheet)
