@@ -221,7 +221,7 @@ def drawn(rows, happened, width=80, height=30):
 HAPPENED = [
     {"event": "start", "run": "0", "done": 0},
     {"event": "round", "run": "0", "round": 10, "rounds": 10, "images": 50},
-    {"event": "result", "run": "0", "unseen": {"ink": 0.815}, "sites": 0.9},
+    {"event": "result", "run": "0", "unseen_mean": 0.815, "sites": 0.9},
     {"event": "start", "run": "1", "done": 0},
     {"event": "round", "run": "1", "round": 4, "rounds": 10, "images": 50},
     {"event": "error", "run": "2", "message": "no luck"},

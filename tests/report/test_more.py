@@ -2,9 +2,9 @@
 
 from fedshift.report import Comparison, load, write_report
 from fedshift.report.records import adapted, ood, outcome, trust
-from fedshift.report.tables import adapted_table, notes, summary, text, trust_table
+from fedshift.report.tables import adapted_table, corrupted_tables, notes, summary, text, trust_table
 
-from .conftest import record
+from .conftest import record, score
 
 TRUST = {"by": "entropy", "nll": 0.5, "brier": 0.3, "ece": 0.04, "uncertainty": 0.2, "error_auroc": 0.8}
 
@@ -87,9 +87,42 @@ def test_page_and_markdown_show_them(write, tmp_path):
     assert told["adapted"]["c"]["accuracy"] == 0.7 and told["trust"]["sites"]["ece"] == 0.08
 
 
+def rung(accuracy, area=None):
+    return {"test": score(accuracy), "rule": "global", "corrupted": True} | (
+        {} if area is None else {"ood_auroc": area}
+    )
+
+
+def test_corrupted_images_have_tables_of_their_own(write):
+    row = more(0.7)
+    row["unseen"] |= {"noise-1": rung(0.45, 0.6), "noise-3": rung(0.3, 0.9)}
+    assert outcome(compared(write, ("fedavg", row)).runs[0])["unseen_mean"] == 0.5
+    assert ood(row) == 0.7 and trust(row, "ece", "unseen") == 0.04
+    accuracy, detected = corrupted_tables(compared(write, ("fedavg", row)))
+    assert [column.head for column in accuracy.columns] == ["noise-1", "noise-3"]
+    assert [cell.text for _, r in (*accuracy.rows, *detected.rows) for cell in r] == ["45.0", "30.0", "0.600", "0.900"]
+    row["unseen"] |= {f"cast-{n}": rung(n / 10) for n in range(8)}
+    accuracy, _ = corrupted_tables(compared(write, ("fedprox", row)))
+    assert [(column.head, cell.text) for column, cell in zip(accuracy.columns, accuracy.rows[0][1], strict=True)] == [
+        ("noise", "37.5"),
+        ("cast", "35.0"),
+    ]
+    assert "Means over the severities" in accuracy.caption
+
+
+def test_without_a_left_out_domain_there_are_no_columns_for_it(write):
+    row = more(0.7)
+    row["unseen"] = {"noise-1": rung(0.45, 0.6)}
+    table = trust_table(compared(write, ("fedavg", row), **{"data.left_out": []}))
+    assert table is not None and [c.head for c in table.columns] == ["NLL", "Brier", "ECE", "errors"]
+    assert outcome(compared(write, ("fedprox", row)).runs[0])["unseen_mean"] is None
+
+
 def test_a_column_for_each_domain_and_none_for_corruptions(write):
     row = more(0.7)
-    row["unseen"]["noise-3"] = row["unseen"]["c"] | {"adapted": row["unseen"]["c"]["adapted"] | {"accuracy": 0.3}}
+    row["unseen"] |= {"noise-3": rung(0.3, 0.9)}
+    row["unseen"]["noise-3"]["adapted"] = row["unseen"]["c"]["adapted"] | {"accuracy": 0.3}
+    assert adapted(row) == {"c": 0.7}
     table = adapted_table(compared(write, ("fedavg", row)))
     assert table is not None
     assert [column.head for column in table.columns] == ["before", "after", "gain"]

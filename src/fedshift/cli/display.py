@@ -142,7 +142,7 @@ def now(event: Info, record: Info | None) -> str:
     parts = [f"{name} {value:.3f}" for name, value in event["metrics"].items()]
     if record is not None:
         parts += [f"sites {percent(sites_mean(record))}"]
-        parts += [f"unseen {percent(unseen_mean(record))}"] if record["unseen"] else []
+        parts += [f"unseen {percent(unseen)}"] if (unseen := unseen_mean(record)) is not None else []
     return "  ".join(parts)
 
 

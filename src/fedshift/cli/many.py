@@ -59,8 +59,8 @@ class Tally:
             cell.round, cell.rounds, cell.images = event["round"], event["rounds"], event["images"]
             self.trained += event["images"]
         elif event["event"] == "result":
-            unseen = list(event["unseen"].values())
-            cell.state, cell.accuracy = "done", sum(unseen) / len(unseen) if unseen else event["sites"]
+            unseen = event["unseen_mean"]
+            cell.state, cell.accuracy = "done", event["sites"] if unseen is None else unseen
         else:
             cell.state = {"error": "failed", "retry": "retrying", "moved": "waiting"}.get(event["event"], cell.state)
 
@@ -163,6 +163,6 @@ class Lines:
 
 def short(event: Info) -> str:
     """A finished run on one line."""
-    unseen = list(event["unseen"].values())
-    tail = f"  unseen {percent(sum(unseen) / len(unseen)):>7}" if unseen else ""
+    unseen = event["unseen_mean"]
+    tail = "" if unseen is None else f"  unseen {percent(unseen):>7}"
     return f"sites {percent(event['sites']):>7}{tail}  {clock(event['seconds']):>5}"

@@ -24,6 +24,7 @@ class Held:
     site: str
     pictures: Pictures
     labels: Tensor
+    corrupted: bool = False  # the sites' own, spoilt
 
 
 Part = TypeVar("Part", ClientData, Held)
@@ -96,5 +97,5 @@ def _corrupted(data: Dataset, dealt: Dealt, seed: int) -> list[Held]:
         pictures, labels = _gather(data, rung.rows)
         clean = pictures.take(torch.arange(len(labels))).cpu()
         spoilt = corrupt(clean, rung.kind, rung.severity, seeds.derive(seed, "corrupt", name))
-        held.append(Held(name, Pictures.of(spoilt), labels))
+        held.append(Held(name, Pictures.of(spoilt), labels, corrupted=True))
     return held

@@ -156,6 +156,7 @@ class _Evaluation:
         asked = [self._ask(speaker.models, held) for speaker in self.speakers]
         result = mean_score([found.score for found in asked])
         row: dict[str, Any] = {"test": result.record(), "rule": self.rule}
+        row |= {"corrupted": True} if held.corrupted else {}
         if self.more and self.about.uncertainty:
             area = mean_known([auroc(a.doubt, self._known(s)) for a, s in zip(asked, self.speakers, strict=True)])
             row |= {} if area is None else {"ood_auroc": area}

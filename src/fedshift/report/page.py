@@ -9,7 +9,7 @@ from .chart import Line, Point, chart, swatch
 from .comparison import Comparison
 from .records import Record, Run, sites_mean, unseen_mean
 from .style import STYLE
-from .tables import Column, Table, adapted_table, domain_table, main_table, notes, site_table, trust_table, where
+from .tables import Column, Table, notes, tables, where
 from .words import headline, protocol_words, versions_words
 
 Measure = Callable[[Record], float | None]
@@ -18,8 +18,7 @@ Measure = Callable[[Record], float | None]
 def page(c: Comparison, folder: Path) -> str:
     """The report; run folders are named as seen from `folder`."""
     title = f"fedshift: {headline(c)}"
-    found = [main_table(c), domain_table(c), adapted_table(c), site_table(c), trust_table(c)]
-    first, *others = [_table(t) for t in found if t is not None]
+    first, *others = map(_table, tables(c))
     body = [_head(c), first, _notes(c), _charts(c), *others, _protocol(c), _runs(c, folder)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -129,26 +129,33 @@ def worst_site(record: Record) -> tuple[str, float] | None:
     return min(found.items(), key=lambda item: item[1]) if found else None
 
 
+def away(record: Record, *, corrupted: bool = False) -> dict[str, Any]:
+    """The scores at left-out domains, or on corrupted copies of the sites' test images."""
+    return {site: s for site, s in record["unseen"].items() if s.get("corrupted", False) == corrupted}
+
+
 def unseen_mean(record: Record) -> float | None:
     """Mean over the left-out domains of the test accuracy there."""
-    return mean(accuracies(record, models="unseen"))
+    return mean({site: s["test"]["accuracy"] for site, s in away(record).items()})
 
 
 def trust(record: Record, key: str, models: str = "sites") -> float | None:
-    """A measure of trust, mean over the sites (`sites`) or the unseen ones (`unseen`) that have it."""
-    found = {site: s["test"].get("trust", {}).get(key) for site, s in record[models].items() if "test" in s}
+    """A measure of trust, mean over the sites (`sites`) or the left-out domains (`unseen`) that have it."""
+    scores = away(record) if models == "unseen" else record[models]
+    found = {site: s["test"].get("trust", {}).get(key) for site, s in scores.items() if "test" in s}
     return mean({site: value for site, value in found.items() if value is not None})
 
 
 def ood(record: Record) -> float | None:
-    """Mean over the unseen sites: how well uncertainty tells their images from the sites' own test images."""
-    found = {site: s.get("ood_auroc") for site, s in record["unseen"].items()}
+    """Mean over the left-out domains: how well uncertainty tells their images from the sites' own test images."""
+    found = {site: s.get("ood_auroc") for site, s in away(record).items()}
     return mean({site: value for site, value in found.items() if value is not None})
 
 
 def adapted(record: Record, key: str = "accuracy") -> dict[str, float]:
-    """Each unseen site's accuracy after adaptation, or `before` it, where there was any."""
-    return {site: s["adapted"][key] for site, s in record["unseen"].items() if "adapted" in s}
+    """Accuracies after adaptation, or `before` it, if any: at left-out domains or, without one, on corrupted images."""
+    scores = away(record) or record["unseen"]
+    return {site: s["adapted"][key] for site, s in scores.items() if "adapted" in s}
 
 
 def mean(values: Mapping[Any, float]) -> float | None:
@@ -185,6 +192,7 @@ def outcome(run: Run) -> dict[str, Any]:
         "worst": worst and worst[1],
         "worst_site": worst and worst[0],
         "unseen": accuracies(record, models="unseen"),
+        "unseen_mean": unseen_mean(record),
         "unseen_rule": {domain: s["rule"] for domain, s in record["unseen"].items()},
         "adapted": {domain: s["adapted"] for domain, s in record["unseen"].items() if "adapted" in s},
         "trust": {

@@ -5,9 +5,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .comparison import Comparison, Number
-from .records import Record, Run, accuracies, adapted, mean, megabytes, ood, sites_mean, trust, unseen_mean, worst_site
+from .records import (
+    Record,
+    Run,
+    accuracies,
+    adapted,
+    away,
+    mean,
+    megabytes,
+    ood,
+    sites_mean,
+    trust,
+    unseen_mean,
+    worst_site,
+)
 
 Measure = Callable[[Run], float | None]
+RUNGS = 8  # columns of corrupted images, before the severities of each corruption become one
+SITES = "Accuracy at each participating site"
 MISSING = "–"  # noqa: RUF001 (a dash, as tables print it)
 
 
@@ -74,7 +89,7 @@ def site_table(c: Comparison) -> Table | None:
     sites = sorted({site for run in c.runs if run.chosen for site in accuracies(run.chosen)})
     measures = [(Column(site, "%", 100, 1, 1), _at_home(site)) for site in sites]
     caption = f"By each site's own model, over the runs in which it took part. {_spread_text(c)}"
-    return _table("Accuracy at each participating site", caption, c, measures) if measures else None
+    return _table(SITES, caption, c, measures) if measures else None
 
 
 def adapted_table(c: Comparison) -> Table | None:
@@ -107,9 +122,9 @@ def trust_table(c: Comparison) -> Table | None:
         (Column(f"{kind}{name}", unit, scale, digits, sign), _reported(partial(trust, key=key, models=models)))
         for models, kind in (("sites", ""), ("unseen", "unseen "))
         for name, unit, key, scale, digits, sign in shown
-        if models == "sites" or name in ("ECE", "errors")
+        if models == "sites" or (any(c.left_outs) and name in ("ECE", "errors"))
     ]
-    measures.append((Column("unseen against sites", "AUROC", 1, 3, 1), _reported(ood)))
+    measures += [(Column("unseen against sites", "AUROC", 1, 3, 1), _reported(ood))] if any(c.left_outs) else []
     caption = (
         "On test images, mean over the sites. NLL, Brier, ECE (15 bins): how far probabilities are off. Errors: the "
         "chance that a wrong answer is more uncertain than a right one. Unseen against sites: the chance that an image "
@@ -118,10 +133,48 @@ def trust_table(c: Comparison) -> Table | None:
     return _table("Calibration and uncertainty", caption, c, measures)
 
 
-def summary(c: Comparison) -> list[Table]:
-    """What a terminal shows: all tables but the one with a column for each site."""
-    made = (main_table(c), domain_table(c), adapted_table(c), trust_table(c))
+def corrupted_tables(c: Comparison) -> list[Table]:
+    """Accuracy and detection on corrupted test images; a column for each rung, or for each corruption if many."""
+    rungs = list(dict.fromkeys(site for run in c.runs if run.chosen for site in away(run.chosen, corrupted=True)))
+    if not rungs:
+        return []
+    names = rungs if len(rungs) <= RUNGS else list(dict.fromkeys(rung.rpartition("-")[0] for rung in rungs))
+    whole = "" if names is rungs else " Means over the severities."
+    accuracy = [(Column(name, "%", 100, 1, 1), _reported(partial(_corrupted, name, _accuracy))) for name in names]
+    seen = [(Column(name, "AUROC", 1, 3, 1), _reported(partial(_corrupted, name, _detected))) for name in names]
+    say = "Test accuracy on the sites' test images, corrupted, by the model for a new site."
+    made = [_table("Corrupted images", f"{say}{whole} {_spread_text(c)}", c, accuracy)]
+    if any(measure(run) is not None for _, measure in seen for run in c.runs):
+        say = "The chance that a corrupted image is more uncertain than a clean one; 0.5 is guessing."
+        made.append(_table("Corrupted images told by their uncertainty", f"{say}{whole} {_spread_text(c)}", c, seen))
+    return made
+
+
+def _corrupted(name: str, value: Callable[[Record], float | None], record: Record) -> float | None:
+    """The mean over the rungs of a name, or of a corruption."""
+    rungs = {site: s for site, s in away(record, corrupted=True).items() if name in (site, site.rpartition("-")[0])}
+    found = {site: value(s) for site, s in rungs.items()}
+    return mean({site: number for site, number in found.items() if number is not None})
+
+
+def _accuracy(scores: Record) -> float | None:
+    return float(scores["test"]["accuracy"])
+
+
+def _detected(scores: Record) -> float | None:
+    area = scores.get("ood_auroc")
+    return None if area is None else float(area)
+
+
+def tables(c: Comparison) -> list[Table]:
+    """All that there is to show."""
+    made = (main_table(c), domain_table(c), adapted_table(c), site_table(c), trust_table(c), *corrupted_tables(c))
     return [table for table in made if table]
+
+
+def summary(c: Comparison) -> list[Table]:
+    """What a terminal shows: all but the one with a column for each site."""
+    return [table for table in tables(c) if table.title != SITES]
 
 
 def notes(c: Comparison) -> list[str]:

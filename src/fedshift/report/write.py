@@ -10,7 +10,7 @@ from typing import Any
 from .comparison import Comparison, protocol
 from .page import page
 from .records import ReportError, outcome
-from .tables import Table, adapted_table, data, domain_table, main_table, markdown, notes, site_table, trust_table
+from .tables import data, markdown, notes, tables
 from .words import headline, protocol_words, versions_words
 
 
@@ -27,12 +27,6 @@ def write_report(c: Comparison, page_file: Path) -> list[Path]:
     for path, text in texts.items():
         _write(path, text)
     return list(texts)
-
-
-def tables(c: Comparison) -> list[Table]:
-    """All tables that have something to say."""
-    made = (main_table(c), domain_table(c), adapted_table(c), site_table(c), trust_table(c))
-    return [table for table in made if table]
 
 
 def as_markdown(c: Comparison) -> str:
