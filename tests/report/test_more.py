@@ -88,17 +88,16 @@ def test_page_and_markdown_show_them(write, tmp_path):
 
 
 def rung(accuracy, area=None):
-    return {"test": score(accuracy), "rule": "global", "corrupted": True} | (
-        {} if area is None else {"ood_auroc": area}
-    )
+    return {"test": score(accuracy), "rule": "global", "corrupted": True, "ood_auroc": area}
 
 
 def test_corrupted_images_have_tables_of_their_own(write):
     row = more(0.7)
     row["unseen"] |= {"noise-1": rung(0.45, 0.6), "noise-3": rung(0.3, 0.9)}
-    assert outcome(compared(write, ("fedavg", row)).runs[0])["unseen_mean"] == 0.5
+    c = compared(write, ("fedavg", row))
+    assert outcome(c.runs[0])["unseen_mean"] == 0.5
     assert ood(row) == 0.7 and trust(row, "ece", "unseen") == 0.04
-    accuracy, detected = corrupted_tables(compared(write, ("fedavg", row)))
+    accuracy, detected = corrupted_tables(c)
     assert [column.head for column in accuracy.columns] == ["noise-1", "noise-3"]
     assert [cell.text for _, r in (*accuracy.rows, *detected.rows) for cell in r] == ["45.0", "30.0", "0.600", "0.900"]
     row["unseen"] |= {f"cast-{n}": rung(n / 10) for n in range(8)}
