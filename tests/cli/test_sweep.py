@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from fedshift.cli import many
 from fedshift.cli.board import Board
 from fedshift.cli.main import main
 from fedshift.cli.planning import planned
+from fedshift.cli.sweep import _spare
 from fedshift.core.errors import ConfigError
+from fedshift.experiment.config import Experiment
 from fedshift.experiment.runs import Folder
 
 from .conftest import SMALL, load
@@ -190,6 +193,24 @@ def test_a_stopped_sweep_saves_every_run_and_says_how_to_go_on(number, everywher
         assert Folder(Path("runs") / run).experiment().data.name == "bits"
     (log,) = Path("runs").glob("sweep-*/sweep.json")
     assert {run["state"] for run in json.loads(log.read_text())["runs"].values()} == {"waiting"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "there"),
+    [
+        ("captured", "bf16", ("fast", "float32")),
+        ("captured", "tf32", ("fast", "float32")),
+        ("captured", "float32", ("fast", "float32")),
+        ("captured", "float64", ("sequential", "float64")),
+        *((engine, "tf32", (engine, "float32")) for engine in ("sequential", "wire", "debug")),
+        *((engine, "float64", (engine, "float64")) for engine in ("sequential", "wire", "debug")),
+    ],
+)
+def test_what_a_lost_gpu_leaves_is_made_as_a_cpu_can(engine, precision, there):
+    lost = Experiment(device="cuda", engine=engine, precision=precision)
+    spare = _spare(Namespace(cpu_if_lost=True)).change(lost)
+    assert (spare.device, spare.engine, spare.precision) == ("cpu", *there)
+    assert replace(spare, device="cuda", engine=engine, precision=precision) == lost
 
 
 # --------------------------------------------------------------------------------------------------- how it is shown

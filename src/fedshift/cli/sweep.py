@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -122,8 +123,11 @@ def _spare(args: Namespace) -> Spare | None:
 
 
 def _on_cpu(config: Experiment) -> Experiment:
-    engine = config.engine if config.engine in ("wire", "debug") else "sequential"
-    return replace(config, device="cpu", engine=engine)
+    """As the program would choose for a CPU; tf32 and bf16 are a GPU's, and an engine for reference is kept."""
+    precision: Literal["float64", "float32"] = "float64" if config.precision == "float64" else "float32"
+    fastest = "sequential" if precision == "float64" else "fast"
+    engine = config.engine if config.engine in ("wire", "debug", "sequential") else fastest
+    return replace(config, device="cpu", engine=engine, precision=precision)
 
 
 def _start(plan: Plan, work: Sweep, args: Namespace, workers: int = 1) -> Info:
