@@ -130,6 +130,10 @@ def test_belief_masses_where_there_are_any(capsys, weighing):
         assert masses[int(row["class"])] == max(masses)
     assert main(["predict", str(run), "new"]) == 0
     assert "u = K / S" in capsys.readouterr().out
+    told(capsys, str(run), "new", "--adapt", "norm")
+    for row in table():
+        masses = [float(row[f"belief {k}"]) for k in range(3)]
+        assert sum(masses) + float(row["adapted uncertainty"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_adapted_to_the_pictures_without_labels(capsys):
@@ -139,12 +143,31 @@ def test_adapted_to_the_pictures_without_labels(capsys):
     before = table()
     adapted = told(capsys, str(run), "new", "--adapt", "auto")
     assert (plain["adapted"], adapted["adapted"]) == (None, "norm")
-    assert adapted["threshold"] == plain["threshold"]
+    assert (adapted["threshold"], adapted["flagged"]) == (plain["threshold"], plain["flagged"])
+    assert [list(row) for row in (before[0], table()[0])] == [HEAD, [*HEAD, "adapted uncertainty"]]
     assert [row["probability"] for row in table()] != [row["probability"] for row in before]
     assert main(["predict", str(run), "new", "--adapt", "norm"]) == 0
     assert "Adapted to these very pictures, without labels, by measuring BatchNorm" in capsys.readouterr().out
     assert main(["predict", str(run), "new", "--adapt", "method"]) == 2
     assert "method 'fedavg' has no way of its own" in capsys.readouterr().err
+
+
+def test_a_model_that_was_made_sure_of_the_pictures_still_flags_them(capsys):
+    run = trained(capsys, "eval.adapt_epochs=20", "eval.adapt_rate=1")
+    write_pictures(Path("new"), 40)
+    plain, before = told(capsys, str(run), "new"), table()
+    adapted, after = told(capsys, str(run), "new", "--adapt", "entropy"), table()
+    limit = plain["threshold"]["value"]
+    assert sum(float(row["adapted uncertainty"]) > limit for row in after) < 3 * 0.05 * 40 < plain["flagged"]
+    assert adapted["flagged"] == plain["flagged"] and adapted["threshold"] == plain["threshold"]
+    for key in ("uncertainty", "flagged"):
+        assert [row[key] for row in after] == [row[key] for row in before]
+    counts = [c for c in adapted["classes"].values() if c["images"]]
+    mean = sum(c["images"] * c["uncertainty"] for c in counts) / 40
+    assert mean == pytest.approx(sum(float(row["uncertainty"]) for row in after) / 40, abs=1e-5)
+    assert main(["predict", str(run), "new", "--adapt", "entropy"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "So many do not look like" in out and "uncertainties and flags are those of the model before." in out
 
 
 def test_without_a_model_for_a_new_site_the_sites_answer_together(capsys):

@@ -12,7 +12,6 @@ import torch
 
 from ..core.errors import ConfigError
 from ..data.given import Given, given
-from ..eval.uncertainty import Prediction
 from ..experiment.config import Experiment
 from ..experiment.files import write_whole
 from ..experiment.predict import Predictions, Trained
@@ -68,18 +67,21 @@ def usable(config: Experiment) -> Experiment:
 
 
 def save(out: Path, names: tuple[str, ...], found: Predictions, classes: tuple[str, ...]) -> None:
-    """One row for each picture; a column for each class's belief mass where there are any."""
+    """One row for each picture; further columns where the model adapted, and for belief masses where there are any.
+
+    `uncertainty` is what the flag goes by; belief masses and the adapted model's own add up to one.
+    """
     p, text = found.prediction, io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    beliefs = None if p.beliefs is None else p.beliefs.tolist()
-    extra = [] if beliefs is None else [f"belief {name}" for name in classes]
-    table.writerow(["image", "class", "probability", "uncertainty", "flagged", *extra])
+    more = {"adapted uncertainty": p.uncertainty} if found.rule else {}
+    if p.beliefs is not None:
+        more |= {f"belief {name}": mass for name, mass in zip(classes, p.beliefs.T, strict=True)}
+    table.writerow(["image", "class", "probability", "uncertainty", "flagged", *more])
     best = p.probabilities.max(1)
-    rows = zip(names, best.indices.tolist(), best.values.tolist(), p.uncertainty.tolist(), strict=True)
-    for k, (name, label, probability, doubt) in enumerate(rows):
-        masses = [] if beliefs is None else [f"{b:.6f}" for b in beliefs[k]]
-        flagged = "yes" if doubt > found.threshold.value else "no"
-        table.writerow([name, classes[label], f"{probability:.6f}", f"{doubt:.6f}", flagged, *masses])
+    values = [column.tolist() for column in (best.indices, found.flagged, best.values, found.doubt, *more.values())]
+    for name, label, flag, *numbers in zip(names, *values, strict=True):
+        probability, doubt, *rest = (f"{number:.6f}" for number in numbers)
+        table.writerow([name, classes[label], probability, doubt, "yes" if flag else "no", *rest])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,8 +93,7 @@ def outcome(
     folder: Folder, config: Experiment, found: Predictions, given: Given, classes: tuple[str, ...]
 ) -> dict[str, Any]:
     """The summary for machines."""
-    p, t = found.prediction, found.threshold
-    flagged, chosen = p.uncertainty > t.value, load(folder.path).chosen
+    t, chosen = found.threshold, load(folder.path).chosen
     return {
         "run": folder.path.name,
         "method": method_label(config.method),
@@ -102,22 +103,23 @@ def outcome(
         "reported_round": chosen and chosen["round"],
         "model": found.whose,
         "adapted": found.rule,
-        "uncertainty": p.by,
+        "uncertainty": found.prediction.by,
         "threshold": {"value": t.value, "images": t.images, "part": t.part},
         "images": len(given.names),
-        "flagged": int(flagged.sum()),
+        "flagged": int(found.flagged.sum()),
         "skipped": [list(pair) for pair in given.skipped],
-        "classes": {name: counts for name, counts in zip(classes, _counts(p, flagged, len(classes)), strict=True)},
+        "classes": {name: counts for name, counts in zip(classes, _counts(found, len(classes)), strict=True)},
     }
 
 
-def _counts(p: Prediction, flagged: torch.Tensor, classes: int) -> list[dict[str, Any]]:
-    label, best = p.probabilities.argmax(1), p.probabilities.amax(1)
+def _counts(found: Predictions, classes: int) -> list[dict[str, Any]]:
+    probabilities, flagged = found.prediction.probabilities, found.flagged
+    label, best = probabilities.argmax(1), probabilities.amax(1)
     rows = []
     for k in range(classes):
         mine = label == k
         n = int(mine.sum())
-        means = [float(values[mine].mean()) if n else None for values in (best, p.uncertainty)]
+        means = [float(values[mine].mean()) if n else None for values in (best, found.doubt)]
         rows.append(
             {"images": n, "probability": means[0], "uncertainty": means[1], "flagged": int(flagged[mine].sum())}
         )
@@ -131,7 +133,8 @@ def show(told: dict[str, Any], found: Predictions, classes: tuple[str, ...], sha
     if told["reported_round"] not in (None, told["round"]):
         say(f"The run reports round {told['reported_round']}; its model was not kept, and the last one answers.")
     if found.rule:
-        say(f"Adapted to these very pictures, without labels, by {ADAPTED[found.rule]}; not so the threshold.")
+        say(f"Adapted to these very pictures, without labels, by {ADAPTED[found.rule]}.")
+        say("Classes and probabilities are the adapted model's; uncertainties and flags are those of the model before.")
     if skipped := told["skipped"]:
         left = f"{len(skipped)} picture{'s' * (len(skipped) > 1)}"
         say(f"Left out {left} that cannot be decoded, such as {skipped[0][0]}: {skipped[0][1]}.")
@@ -141,13 +144,12 @@ def show(told: dict[str, Any], found: Predictions, classes: tuple[str, ...], sha
         for name, c in told["classes"].items()
         if c["images"]
     ]
-    p = found.prediction
-    means = float(p.probabilities.amax(1).mean()), float(p.uncertainty.mean())
+    means = float(found.prediction.probabilities.amax(1).mean()), float(found.doubt.mean())
     rows.append(["all", f"{told['images']:,}", *map(_two, means), f"{told['flagged']:,}"])
     columns(("class", "pictures", "probability", "uncertainty", "flagged"), rows)
     t, part = found.threshold, told["flagged"] / told["images"]
     say()
-    say(f"Uncertainty: {SIGNS[p.by]}.")
+    say(f"Uncertainty: {SIGNS[found.prediction.by]}.")
     say(
         f"Flagged: uncertainty above {t.value:.3f}, as for {percent(share)} of the sites' own {t.images:,} {t.part} "
         f"pictures, and for {percent(part)} of these."
