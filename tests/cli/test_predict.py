@@ -185,11 +185,28 @@ def test_a_run_of_a_gpu_answers_on_a_cpu(precision, here):
 
 
 def test_a_run_that_was_stopped_answers_and_says_so(capsys):
-    run = trained(capsys)
+    run = trained(capsys, "eval.every=2", "federation.rounds=4")
+    write_pictures(Path("new"))
+    assert told(capsys, str(run), "new")["reported_round"] == 4
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    (run / "records.jsonl").write_text(lines[0])  # as after round 3
     (run / "done.json").unlink()
+    assert main(["predict", str(run), "new"]) == 0
+    out = capsys.readouterr().out
+    assert "which is not finished" in out and "reports round" not in out
+    assert told(capsys, str(run), "new")["reported_round"] is None
+
+
+def test_a_finished_run_says_that_another_round_is_reported(capsys):
+    run = trained(capsys, "eval.select=val", "data.val=0.2")
+    rows = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    for k, row in enumerate(rows):
+        for site in row["sites"].values():
+            site["val"]["accuracy"] = 0.5 + 0.1 * (k == 1)
+    (run / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_pictures(Path("new"))
     assert main(["predict", str(run), "new"]) == 0
-    assert "which is not finished" in capsys.readouterr().out
+    assert "The run reports round 2; its model was not kept" in capsys.readouterr().out
 
 
 def test_pictures_by_folder_archive_table_and_name(tmp_path):

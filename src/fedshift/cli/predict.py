@@ -93,13 +93,14 @@ def outcome(
     folder: Folder, config: Experiment, found: Predictions, given: Given, classes: tuple[str, ...]
 ) -> dict[str, Any]:
     """The summary for machines."""
-    t, chosen = found.threshold, load(folder.path).chosen
+    t, run = found.threshold, load(folder.path)
+    chosen = run.chosen if run.finished else None  # before its end a run reports nothing
     return {
         "run": folder.path.name,
         "method": method_label(config.method),
         "data": config.data.name,
         "round": saved_round(folder.path),
-        "finished": folder.done.exists(),
+        "finished": run.finished,
         "reported_round": chosen and chosen["round"],
         "model": found.whose,
         "adapted": found.rule,
