@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from fedshift.cli import many
@@ -95,6 +96,10 @@ def test_sweep_compare_and_run_share_their_runs(capsys):
         (["--grid", "method.mu=1,2"], ["method.mu is not a known key"]),
         (["--grid", "device=cpu,cuda"], ["found both cpu and cuda"]),
         (["--datasets", "toy,tyo"], ["'tyo'", "'toy'"]),
+        *((["--jobs", jobs, "--workers", "two"], ["--workers: found 'two'"]) for jobs in ("1", "2")),
+        (["--jobs", "2", "--workers", "0"], ["--workers: found '0'", "write --workers 2"]),
+        (["--jobs", "2", "--workers", "2"], ["--workers: found 2 and engine 'sequential'"]),
+        (["--jobs", "2", "--workers", "2", "--set", "engine=fast"], ["--workers: found 2 and 2 runs at once"]),
     ],
 )
 def test_one_sentence(words, parts, capsys):
@@ -104,6 +109,13 @@ def test_one_sentence(words, parts, capsys):
     for part in parts:
         assert part in err
     assert not list(Path().glob("runs/*/config.toml"))
+
+
+def test_workers_are_refused_on_a_gpu_too(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    assert main(["sweep", "--workers", "2", "--set", *SMALL[1:], "--methods", "fedavg"]) == 2
+    assert "--workers: found 2 and engine 'captured', expected engine 'fast'" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- what comes of it

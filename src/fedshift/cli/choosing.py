@@ -61,19 +61,24 @@ def _precision(settings: Settings) -> str:
     return "bf16" if torch.cuda.is_available() and torch.cuda.get_device_capability() >= MODERN else "float32"
 
 
+def asked_workers(config: Experiment, asked: str | None) -> int:
+    """As many as are asked for, 0 for `auto`; refused where the run's engine has none."""
+    if asked in (None, "auto"):
+        return 0
+    if not asked.isdecimal() or not int(asked):
+        raise ConfigError(f"--workers: found {asked!r}, expected a whole number from 1, or auto; write --workers 2.")
+    if int(asked) > 1 and config.engine != "fast":
+        raise ConfigError(
+            f"--workers: found {asked} and engine {config.engine!r}, expected engine 'fast', the one that has "
+            "workers; write --engine fast, or leave --workers out."
+        )
+    return int(asked)
+
+
 def workers(config: Experiment, folder: Folder, data: Dataset, asked: str | None) -> int:
     """Clients side by side: as asked for, as the run began, or as many as pay."""
-    if asked not in (None, "auto"):
-        if not asked.isdecimal() or not int(asked):
-            raise ConfigError(
-                f"--workers: found {asked!r}, expected a whole number from 1, or auto; write --workers 2."
-            )
-        if int(asked) > 1 and config.engine != "fast":
-            raise ConfigError(
-                f"--workers: found {asked} and engine {config.engine!r}, expected engine 'fast', the one that has "
-                "workers; write --engine fast, or leave --workers out."
-            )
-        return int(asked)
+    if count := asked_workers(config, asked):
+        return count
     began = folder.path / "versions.json"
     if folder.checkpoint.exists() and began.exists():
         return int(json.loads(began.read_text(encoding="utf-8")).get("workers", 1))

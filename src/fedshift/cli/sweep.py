@@ -27,7 +27,7 @@ from ..report import Comparison, by_protocol, load, write_report
 from ..report.comparison import protocols
 from ..report.records import outcome
 from ..report.tables import data, notes, summary
-from .choosing import workers
+from .choosing import asked_workers, workers
 from .console import numbers, say
 from .display import Display, Info, sweep_display
 from .driving import method_label, opening, pictures
@@ -45,6 +45,8 @@ def compare(args: Namespace) -> int:
 def sweep(args: Namespace) -> int:
     """All combinations, as many at once as the machine allows; finished runs are not repeated."""
     plan = Plan(planned(args), Path(args.out), retry=args.retry_failed)
+    for entry in plan:
+        asked_workers(entry.config, _asked(args))
     sets = Sets(plan)  # without them nothing needs to be tried
     todo = len(plan.unfinished)
     work = Sweep(plan, _crew(args, plan, sets), _folder(args, plan) / "sweep.json", _spare(args))
@@ -93,7 +95,7 @@ def _crew(args: Namespace, plan: Plan, sets: Sets) -> Crew:
         fitting = jobs or gpu_room(first, sets.here(first), torch.cuda.mem_get_info()[0])
         return Threads(min(fitting, len(todo)), sets.here, Gpu())
     fitting = min(jobs or cores(), len(todo))
-    if fitting > 1 and _asked(args) > 1:
+    if fitting > 1 and asked_workers(todo[0].config, _asked(args)) > 1:
         raise ConfigError(
             f"--workers: found {args.workers} and {fitting} runs at once, each of one thread; set --jobs 1, or leave "
             "--workers out."
@@ -108,12 +110,12 @@ def _jobs(text: str) -> int:
     return 0 if text == "auto" else int(text)
 
 
-def _asked(args: Namespace) -> int:
-    return int(args.workers) if vars(args).get("workers", "auto").isdecimal() else 1
+def _asked(args: Namespace) -> str | None:
+    return vars(args).get("workers")
 
 
 def _workers(args: Namespace, sets: Sets, config: Experiment, folder: Folder) -> int:
-    return workers(config, folder, sets.here(config), vars(args).get("workers"))
+    return workers(config, folder, sets.here(config), _asked(args))
 
 
 def _spare(args: Namespace) -> Spare | None:
