@@ -153,6 +153,13 @@ def test_a_failed_run_is_listed_with_its_reason_and_tried_again_on_request(capsy
     assert [event["event"] for event in events(capsys)] == ["start", "start", "result", "start", "error", "result"]
 
 
+def test_a_sweep_whose_runs_all_failed_before_says_so_again(capsys):
+    words = ["sweep", "--jobs", "1", "--set", *SMALL, "model.name=mlp", "model.options={}", "--methods", "fedbn"]
+    for _ in range(2):
+        assert main(words) == 1
+        assert "1 of 1 runs failed:" in capsys.readouterr().out
+
+
 @pytest.fixture
 def everywhere(tmp_path, monkeypatch, capsys):
     """The toy data set, imported, so that other processes find it too."""
@@ -167,11 +174,40 @@ def everywhere(tmp_path, monkeypatch, capsys):
     return ["--set", *SMALL[1:], "data.name=bits", "data.size=8"]
 
 
-def test_several_processes_end_in_the_same_report_as_one(everywhere, capsys):
+def computed(told):
+    return {(event["workers"], event["threads"]) for event in told if event["event"] == "start"}
+
+
+def test_each_run_says_by_how_many_workers_it_is_computed(capsys):
+    words = ["compare", "--workers", "2", "--set", *SMALL[1:], *TWO, "--json"]
+    for again in ([], ["--workers", "1"]):  # what is finished says how it was made
+        assert main([*words, *again]) == 0
+        told = events(capsys)
+        assert computed(told[1:]) == {(2, 2)} and sum(event["event"] == "start" for event in told) == 5
+
+
+def test_a_run_whose_workers_cannot_be_counted_fails_alone(capsys, monkeypatch):
+    def workers(config, *rest):
+        if config.seed == 0:
+            raise ConfigError("no such network")
+        return 1
+
+    monkeypatch.setattr("fedshift.cli.sweep.workers", workers)
+    assert main([*SWEEP, "--methods", "fedavg", "--seeds", "0,1", "--json"]) == 1
+    told = [event for event in events(capsys) if event["event"] != "round"]
+    assert [event["event"] for event in told] == ["start", "start", "error", "start", "result", "result"]
+    assert told[2]["message"] == "no such network"
+
+
+def test_several_processes_end_in_the_same_report_as_one(everywhere, capsys, monkeypatch):
     words = ["sweep", *everywhere, *TWO, "--json"]
-    assert main([*words, "--jobs", "2", "--out", "many"]) == 0
-    told = events(capsys)
-    assert (told[0]["at_once"], told[0]["threads"]) == (2, 1)
+    with monkeypatch.context() as here:
+        here.setattr(torch, "get_num_threads", lambda: 2)
+        assert main([*words, "--jobs", "2", "--out", "many"]) == 0
+        told = events(capsys)
+        assert told[0]["at_once"] == 2 and computed(told) == {(1, 1)}
+        assert main([*words, "--jobs", "1", "--out", "many"]) == 0
+        assert computed(events(capsys)[1:]) == {(1, 1)}
     assert [event["event"] for event in told].count("round") == 12
     assert {event["run"] for event in told if event["event"] == "round"} == {row["run"] for row in told[0]["plan"]}
     assert main([*words, "--jobs", "1", "--out", "one"]) == 0

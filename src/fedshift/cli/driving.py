@@ -85,12 +85,15 @@ def pictures(config: Experiment) -> Dataset:
     return data
 
 
-def opening(config: Experiment, folder: Folder, workers: int = 1) -> dict[str, Any]:
-    """What a display must know of a run at its start."""
+def opening(config: Experiment, folder: Folder, workers: int = 1, threads: int = 0) -> dict[str, Any]:
+    """What a display must know of a run at its start; of one that is finished, by what it was computed."""
     done = saved_round(folder.path)
     state = "finished" if folder.done.exists() else "interrupted" if done else "new"
+    if state == "finished":
+        made = load(folder.path).versions
+        workers, threads = made.get("workers", workers), made.get("threads", threads)
     return {
-        **shared(config, folder.path, workers),
+        **shared(config, folder.path, workers, threads),
         "run": folder.path.name,
         "method": method_label(config.method),
         "left_out": list(config.data.left_out),
@@ -101,8 +104,8 @@ def opening(config: Experiment, folder: Folder, workers: int = 1) -> dict[str, A
     }
 
 
-def shared(config: Experiment, folder: Path, workers: int = 1) -> dict[str, Any]:
-    """What the runs of a comparison have in common."""
+def shared(config: Experiment, folder: Path, workers: int = 1, threads: int = 0) -> dict[str, Any]:
+    """What the runs of a comparison have in common; without workers, torch has `threads`, 0: as many as here."""
     lone = config.engine == "fast" and config.precision == "bf16"  # one thread for each worker
     return {
         "folder": str(folder),
@@ -112,7 +115,7 @@ def shared(config: Experiment, folder: Path, workers: int = 1) -> dict[str, Any]
         "device": config.device,
         "gpu": torch.cuda.get_device_name() if config.device == "cuda" and torch.cuda.is_available() else None,
         "precision": config.precision,
-        "threads": torch.get_num_threads() if workers == 1 and not lone else workers,
+        "threads": (threads or torch.get_num_threads()) if workers == 1 and not lone else workers,
         "workers": workers,
     }
 

@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,8 @@ from .driving import shared as common
 from .main import Stopped
 from .planning import planned
 
+Share = Callable[[Entry], tuple[int, int]]  # a run's workers and threads
+
 
 def compare(args: Namespace) -> int:
     """A sweep whose runs take turns, each with all threads, and which tries again what failed."""
@@ -51,10 +53,9 @@ def sweep(args: Namespace) -> int:
     todo = len(plan.unfinished)
     work = Sweep(plan, _crew(args, plan, sets), _folder(args, plan) / "sweep.json", _spare(args))
     with sweep_display(args.json) as show:
-        alone = plan.unfinished[:1] if isinstance(work.crew, Alone) else []
-        many = [_workers(args, sets, entry.config, entry.folder) for entry in alone]
-        show(_start(plan, work, args, *many))
-        teller = Teller(plan)
+        share = partial(_share, args, sets, work)
+        show(_start(plan, work, args, share))
+        teller = Teller(plan, share)
         try:
             with closing(iter(work)) as news:
                 for event in (event for it in news for event in teller(it)):
@@ -118,6 +119,14 @@ def _workers(args: Namespace, sets: Sets, config: Experiment, folder: Folder) ->
     return workers(config, folder, sets.here(config), _asked(args))
 
 
+def _share(args: Namespace, sets: Sets, work: Sweep, entry: Entry) -> tuple[int, int]:
+    """Workers and threads of a run that is to be done; 0: all that torch has here."""
+    if isinstance(work.crew, Alone) and entry.state not in ("done", "failed"):
+        with suppress(Exception):  # what is wrong with it is told when it is tried
+            return _workers(args, sets, entry.config, entry.folder), 0
+    return 1, int(isinstance(work.crew, Processes))
+
+
 def _spare(args: Namespace) -> Spare | None:
     if not args.cpu_if_lost:
         return None
@@ -132,13 +141,11 @@ def _on_cpu(config: Experiment) -> Experiment:
     return replace(config, device="cpu", engine=engine, precision=precision)
 
 
-def _start(plan: Plan, work: Sweep, args: Namespace, workers: int = 1) -> Info:
+def _start(plan: Plan, work: Sweep, args: Namespace, share: Share) -> Info:
     """What a display must know before the first run: everything that is planned, and by how many at once."""
-    first = plan.entries[0]
-    said = common(first.config, Path(args.out), workers)
+    said = common(plan.entries[0].config, Path(args.out), *share((plan.unfinished or plan.entries)[0]))
     for key in ("data", "model", "engine"):
         said[key] = ", ".join(dict.fromkeys(str(common(e.config, Path(args.out))[key]) for e in plan))
-    said["threads"] = 1 if isinstance(work.crew, Processes) else said["threads"]
     names = protocols([strict.dump(entry.config) for entry in plan])
     rows = [{**_words(e), "protocol": name, "state": e.state} for e, name in zip(plan, names, strict=True)]
     return {
@@ -170,8 +177,8 @@ def _counted(plan: Plan, kinds: int) -> str:
 class Teller:
     """What happens to runs, as events for a display."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, share: Share) -> None:
+        self._plan, self._share = plan, share
         self._images: dict[str, int] = {}
 
     def __call__(self, news: News) -> Iterator[Info]:
@@ -195,7 +202,7 @@ class Teller:
 
     def _began(self, entry: Entry) -> Info:
         place = {"number": self._plan.entries.index(entry) + 1, "of": len(self._plan)}
-        return {"event": "start", **place, **opening(entry.config, entry.folder)}
+        return {"event": "start", **place, **opening(entry.config, entry.folder, *self._share(entry))}
 
     def _visits(self, entry: Entry) -> int:
         """Images that a round of this run trains on."""
