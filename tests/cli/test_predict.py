@@ -14,7 +14,7 @@ from fedshift.cli.predict import usable
 from fedshift.core.task import Answer
 from fedshift.data.given import given
 from fedshift.experiment.config import Experiment
-from fedshift.experiment.predict import quantile
+from fedshift.experiment.predict import Trained, quantile
 from fedshift.experiment.runs import Folder
 from fedshift.experiment.setup import set_up
 from fedshift.methods import METHODS
@@ -259,6 +259,15 @@ def test_one_sentence(words, parts, capsys):
     assert err.startswith("fedshift: ") and err.count("\n") == 1 and "Traceback" not in err
     for part in parts:
         assert part in err
+
+
+def test_a_bad_place_for_the_table_is_refused_before_predicting(capsys, monkeypatch):
+    run = trained(capsys)
+    write_pictures(Path("new"))
+    monkeypatch.setattr(Trained, "predict", None)
+    for out in ("new", "new/0.png/x.csv"):
+        assert main(["predict", str(run), "new", "--out", out]) == 2
+        assert f"{out}: cannot be written" in capsys.readouterr().err
 
 
 def test_a_run_without_a_saved_round_is_refused(capsys):

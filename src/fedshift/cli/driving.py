@@ -4,11 +4,14 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from errno import EISDIR
+from os import strerror
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..core.errors import ConfigError
 from ..data import Dataset, presets
 from ..data import load as load_data
 from ..experiment import strict
@@ -118,6 +121,18 @@ def shared(config: Experiment, folder: Path, workers: int = 1, threads: int = 0)
         "threads": (threads or torch.get_num_threads()) if workers == 1 and not lone else workers,
         "workers": workers,
     }
+
+
+def writable(out: str) -> Path:
+    """The file that --out names; its folder is made now, so that no work is lost for want of it."""
+    file = Path(out)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written ({error.strerror}); give another file by --out.") from None
+    return file
 
 
 def stopped(folder: Folder) -> Stopped:

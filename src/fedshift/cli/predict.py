@@ -19,7 +19,7 @@ from ..experiment.runs import Folder
 from ..report.records import find, load, saved_round
 from .console import columns, say
 from .display import percent
-from .driving import method_label, pictures
+from .driving import method_label, pictures, writable
 from .progress import progress
 
 SIGNS = {
@@ -43,11 +43,11 @@ def predict(args: Namespace) -> int:
     trained = Trained.of(folder, data, config)
     if data.image[0] != 3:
         raise ConfigError(f"predict: the run's pictures have {data.image[0]} channels, expected 3; choose another run.")
+    out = writable(args.out)
     with progress("decoding") as tell, given([Path(p) for p in args.images], data.image[1], config.data.fit, tell) as g:
         with progress("predicting") as tell_more:
             found = trained.predict(g.pictures, args.site, args.adapt, args.flag, tell_more)
         names, skipped = g.names, g.skipped
-    out = Path(args.out)
     save(out, names, found, trained.classes)
     told = outcome(folder, config, found, Given(names, g.pictures, skipped), trained.classes)
     if args.json:
@@ -82,10 +82,6 @@ def save(out: Path, names: tuple[str, ...], found: Predictions, classes: tuple[s
     for name, label, flag, *numbers in zip(names, *values, strict=True):
         probability, doubt, *rest = (f"{number:.6f}" for number in numbers)
         table.writerow([name, classes[label], probability, doubt, "yes" if flag else "no", *rest])
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written ({error.strerror}); give another file by --out.") from None
     write_whole(out, text.getvalue().encode())
 
 
