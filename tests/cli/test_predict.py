@@ -2,6 +2,7 @@
 
 import csv
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -259,6 +260,23 @@ def test_one_sentence(words, parts, capsys):
     assert err.startswith("fedshift: ") and err.count("\n") == 1 and "Traceback" not in err
     for part in parts:
         assert part in err
+
+
+def test_one_bar_at_a_time(capsys, monkeypatch):
+    run, seen = trained(capsys), []
+    write_pictures(Path("new"))
+
+    @contextmanager
+    def bar(what):
+        seen.append(what)
+        yield lambda done, total: seen.append((what, done))
+        seen.append("end")
+
+    monkeypatch.setattr("fedshift.cli.predict.progress", bar)
+    assert main(["predict", str(run), "new"]) == 0
+    words = [word for word in seen if isinstance(word, str)]
+    assert words == ["decoding", "end", "predicting", "end"]
+    assert ("decoding", 7) in seen and ("predicting", 7) in seen
 
 
 def test_a_bad_place_for_the_table_is_refused_before_predicting(capsys, monkeypatch):

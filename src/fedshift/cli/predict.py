@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from argparse import Namespace
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,14 @@ def predict(args: Namespace) -> int:
     if data.image[0] != 3:
         raise ConfigError(f"predict: the run's pictures have {data.image[0]} channels, expected 3; choose another run.")
     out = writable(args.out)
-    with progress("decoding") as tell, given([Path(p) for p in args.images], data.image[1], config.data.fit, tell) as g:
-        with progress("predicting") as tell_more:
-            found = trained.predict(g.pictures, args.site, args.adapt, args.flag, tell_more)
-        names, skipped = g.names, g.skipped
-    save(out, names, found, trained.classes)
-    told = outcome(folder, config, found, Given(names, g.pictures, skipped), trained.classes)
+    with ExitStack() as stack:
+        with progress("decoding") as tell:  # at an end before the next: a terminal shows one bar at a time
+            images = [Path(path) for path in args.images]
+            g = stack.enter_context(given(images, data.image[1], config.data.fit, tell))
+        with progress("predicting") as tell:
+            found = trained.predict(g.pictures, args.site, args.adapt, args.flag, tell)
+    save(out, g.names, found, trained.classes)
+    told = outcome(folder, config, found, g, trained.classes)
     if args.json:
         print(json.dumps({"event": "result", **told, "file": str(out)}))
     else:
