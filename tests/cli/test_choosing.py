@@ -138,6 +138,15 @@ def test_bad_workers_are_refused(words, capsys):
         workers(experiment(), folder_of(experiment(), Path("x")), load(), "2")
 
 
+def test_bad_workers_are_refused_where_nothing_is_left_to_do(capsys):
+    assert main(["run", "--set", *SMALL]) == 0
+    for count, found in (("two", "'two'"), ("0", "'0'"), ("2", "2 and engine 'sequential'")):
+        for words in ([], ["--fresh"]):
+            assert main(["run", "--workers", count, *words, "--set", *SMALL]) == 2
+            assert f"--workers: found {found}" in capsys.readouterr().err
+    assert len(list(Path("runs").glob("*/done.json"))) == 1
+
+
 def test_workers_where_they_pay():
     big = {"model": {"name": "mlp", "options": {"hidden": (200,)}}, "engine": "fast"}
     even = strict.build(Experiment, big)

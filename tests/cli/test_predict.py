@@ -2,6 +2,7 @@
 
 import csv
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fedshift.cli.predict import usable
 from fedshift.core.task import Answer
 from fedshift.data.given import given
 from fedshift.experiment.config import Experiment
-from fedshift.experiment.predict import quantile
+from fedshift.experiment.predict import Trained, quantile
 from fedshift.experiment.runs import Folder
 from fedshift.experiment.setup import set_up
 from fedshift.methods import METHODS
@@ -130,6 +131,10 @@ def test_belief_masses_where_there_are_any(capsys, weighing):
         assert masses[int(row["class"])] == max(masses)
     assert main(["predict", str(run), "new"]) == 0
     assert "u = K / S" in capsys.readouterr().out
+    told(capsys, str(run), "new", "--adapt", "norm")
+    for row in table():
+        masses = [float(row[f"belief {k}"]) for k in range(3)]
+        assert sum(masses) + float(row["adapted uncertainty"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_adapted_to_the_pictures_without_labels(capsys):
@@ -139,12 +144,31 @@ def test_adapted_to_the_pictures_without_labels(capsys):
     before = table()
     adapted = told(capsys, str(run), "new", "--adapt", "auto")
     assert (plain["adapted"], adapted["adapted"]) == (None, "norm")
-    assert adapted["threshold"] == plain["threshold"]
+    assert (adapted["threshold"], adapted["flagged"]) == (plain["threshold"], plain["flagged"])
+    assert [list(row) for row in (before[0], table()[0])] == [HEAD, [*HEAD, "adapted uncertainty"]]
     assert [row["probability"] for row in table()] != [row["probability"] for row in before]
     assert main(["predict", str(run), "new", "--adapt", "norm"]) == 0
     assert "Adapted to these very pictures, without labels, by measuring BatchNorm" in capsys.readouterr().out
     assert main(["predict", str(run), "new", "--adapt", "method"]) == 2
     assert "method 'fedavg' has no way of its own" in capsys.readouterr().err
+
+
+def test_a_model_that_was_made_sure_of_the_pictures_still_flags_them(capsys):
+    run = trained(capsys, "eval.adapt_epochs=20", "eval.adapt_rate=1")
+    write_pictures(Path("new"), 40)
+    plain, before = told(capsys, str(run), "new"), table()
+    adapted, after = told(capsys, str(run), "new", "--adapt", "entropy"), table()
+    limit = plain["threshold"]["value"]
+    assert sum(float(row["adapted uncertainty"]) > limit for row in after) < 3 * 0.05 * 40 < plain["flagged"]
+    assert adapted["flagged"] == plain["flagged"] and adapted["threshold"] == plain["threshold"]
+    for key in ("uncertainty", "flagged"):
+        assert [row[key] for row in after] == [row[key] for row in before]
+    counts = [c for c in adapted["classes"].values() if c["images"]]
+    mean = sum(c["images"] * c["uncertainty"] for c in counts) / 40
+    assert mean == pytest.approx(sum(float(row["uncertainty"]) for row in after) / 40, abs=1e-5)
+    assert main(["predict", str(run), "new", "--adapt", "entropy"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "So many do not look like" in out and "uncertainties and flags are those of the model before." in out
 
 
 def test_without_a_model_for_a_new_site_the_sites_answer_together(capsys):
@@ -162,11 +186,28 @@ def test_a_run_of_a_gpu_answers_on_a_cpu(precision, here):
 
 
 def test_a_run_that_was_stopped_answers_and_says_so(capsys):
-    run = trained(capsys)
+    run = trained(capsys, "eval.every=2", "federation.rounds=4")
+    write_pictures(Path("new"))
+    assert told(capsys, str(run), "new")["reported_round"] == 4
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    (run / "records.jsonl").write_text(lines[0])  # as after round 3
     (run / "done.json").unlink()
+    assert main(["predict", str(run), "new"]) == 0
+    out = capsys.readouterr().out
+    assert "which is not finished" in out and "reports round" not in out
+    assert told(capsys, str(run), "new")["reported_round"] is None
+
+
+def test_a_finished_run_says_that_another_round_is_reported(capsys):
+    run = trained(capsys, "eval.select=val", "data.val=0.2")
+    rows = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    for k, row in enumerate(rows):
+        for site in row["sites"].values():
+            site["val"]["accuracy"] = 0.5 + 0.1 * (k == 1)
+    (run / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_pictures(Path("new"))
     assert main(["predict", str(run), "new"]) == 0
-    assert "which is not finished" in capsys.readouterr().out
+    assert "The run reports round 2; its model was not kept" in capsys.readouterr().out
 
 
 def test_pictures_by_folder_archive_table_and_name(tmp_path):
@@ -219,6 +260,32 @@ def test_one_sentence(words, parts, capsys):
     assert err.startswith("fedshift: ") and err.count("\n") == 1 and "Traceback" not in err
     for part in parts:
         assert part in err
+
+
+def test_one_bar_at_a_time(capsys, monkeypatch):
+    run, seen = trained(capsys), []
+    write_pictures(Path("new"))
+
+    @contextmanager
+    def bar(what):
+        seen.append(what)
+        yield lambda done, total: seen.append((what, done))
+        seen.append("end")
+
+    monkeypatch.setattr("fedshift.cli.predict.progress", bar)
+    assert main(["predict", str(run), "new"]) == 0
+    words = [word for word in seen if isinstance(word, str)]
+    assert words == ["decoding", "end", "predicting", "end"]
+    assert ("decoding", 7) in seen and ("predicting", 7) in seen
+
+
+def test_a_bad_place_for_the_table_is_refused_before_predicting(capsys, monkeypatch):
+    run = trained(capsys)
+    write_pictures(Path("new"))
+    monkeypatch.setattr(Trained, "predict", None)
+    for out in ("new", "new/0.png/x.csv"):
+        assert main(["predict", str(run), "new", "--out", out]) == 2
+        assert f"{out}: cannot be written" in capsys.readouterr().err
 
 
 def test_a_run_without_a_saved_round_is_refused(capsys):

@@ -51,6 +51,27 @@ def test_json_and_a_place_for_the_picture(capsys):
     assert Path("a.svg").exists() and Path("a.json").exists()
 
 
+def test_a_folder_is_made_for_the_picture(capsys):
+    assert main(["profile", *SETTINGS, "--rounds", "1", "--warm-up", "0", "--out", "a/b/c.svg"]) == 0
+    assert Path("a/b/c.svg").exists() and Path("a/b/c.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "part"),
+    [
+        ("a.json", "--out: found 'a.json', expected a picture's name, beside which the numbers go"),
+        ("in/the/way.svg", "in/the/way.svg: cannot be written (Not a directory); give another file by --out."),
+        (".", "cannot be written (Is a directory)"),
+    ],
+)
+def test_a_bad_place_for_the_picture_is_refused_before_measuring(out, part, capsys, monkeypatch):
+    monkeypatch.setattr("fedshift.cli.profile.measure", None)
+    Path("in").write_text("in the way")
+    assert main(["profile", *SETTINGS, "--out", out]) == 2
+    err = capsys.readouterr().err
+    assert part in err and err.count("\n") == 1
+
+
 def test_recorded_steps_say_how_they_were_divided(capsys):
     assert main(["profile", *SETTINGS, "engine=rehearsed", "--rounds", "1"]) == 0
     assert "divided as it is where engine sequential trains one after another" in capsys.readouterr().out.replace(

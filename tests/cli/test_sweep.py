@@ -6,18 +6,22 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from fedshift.cli import many
 from fedshift.cli.board import Board
 from fedshift.cli.main import main
 from fedshift.cli.planning import planned
+from fedshift.cli.sweep import _spare
 from fedshift.core.errors import ConfigError
+from fedshift.experiment.config import Experiment
 from fedshift.experiment.runs import Folder
 
 from .conftest import SMALL, load
@@ -92,6 +96,10 @@ def test_sweep_compare_and_run_share_their_runs(capsys):
         (["--grid", "method.mu=1,2"], ["method.mu is not a known key"]),
         (["--grid", "device=cpu,cuda"], ["found both cpu and cuda"]),
         (["--datasets", "toy,tyo"], ["'tyo'", "'toy'"]),
+        *((["--jobs", jobs, "--workers", "two"], ["--workers: found 'two'"]) for jobs in ("1", "2")),
+        (["--jobs", "2", "--workers", "0"], ["--workers: found '0'", "write --workers 2"]),
+        (["--jobs", "2", "--workers", "2"], ["--workers: found 2 and engine 'sequential'"]),
+        (["--jobs", "2", "--workers", "2", "--set", "engine=fast"], ["--workers: found 2 and 2 runs at once"]),
     ],
 )
 def test_one_sentence(words, parts, capsys):
@@ -101,6 +109,13 @@ def test_one_sentence(words, parts, capsys):
     for part in parts:
         assert part in err
     assert not list(Path().glob("runs/*/config.toml"))
+
+
+def test_workers_are_refused_on_a_gpu_too(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    assert main(["sweep", "--workers", "2", "--set", *SMALL[1:], "--methods", "fedavg"]) == 2
+    assert "--workers: found 2 and engine 'captured', expected engine 'fast'" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- what comes of it
@@ -138,6 +153,13 @@ def test_a_failed_run_is_listed_with_its_reason_and_tried_again_on_request(capsy
     assert [event["event"] for event in events(capsys)] == ["start", "start", "result", "start", "error", "result"]
 
 
+def test_a_sweep_whose_runs_all_failed_before_says_so_again(capsys):
+    words = ["sweep", "--jobs", "1", "--set", *SMALL, "model.name=mlp", "model.options={}", "--methods", "fedbn"]
+    for _ in range(2):
+        assert main(words) == 1
+        assert "1 of 1 runs failed:" in capsys.readouterr().out
+
+
 @pytest.fixture
 def everywhere(tmp_path, monkeypatch, capsys):
     """The toy data set, imported, so that other processes find it too."""
@@ -152,11 +174,40 @@ def everywhere(tmp_path, monkeypatch, capsys):
     return ["--set", *SMALL[1:], "data.name=bits", "data.size=8"]
 
 
-def test_several_processes_end_in_the_same_report_as_one(everywhere, capsys):
+def computed(told):
+    return {(event["workers"], event["threads"]) for event in told if event["event"] == "start"}
+
+
+def test_each_run_says_by_how_many_workers_it_is_computed(capsys):
+    words = ["compare", "--workers", "2", "--set", *SMALL[1:], *TWO, "--json"]
+    for again in ([], ["--workers", "1"]):  # what is finished says how it was made
+        assert main([*words, *again]) == 0
+        told = events(capsys)
+        assert computed(told[1:]) == {(2, 2)} and sum(event["event"] == "start" for event in told) == 5
+
+
+def test_a_run_whose_workers_cannot_be_counted_fails_alone(capsys, monkeypatch):
+    def workers(config, *rest):
+        if config.seed == 0:
+            raise ConfigError("no such network")
+        return 1
+
+    monkeypatch.setattr("fedshift.cli.sweep.workers", workers)
+    assert main([*SWEEP, "--methods", "fedavg", "--seeds", "0,1", "--json"]) == 1
+    told = [event for event in events(capsys) if event["event"] != "round"]
+    assert [event["event"] for event in told] == ["start", "start", "error", "start", "result", "result"]
+    assert told[2]["message"] == "no such network"
+
+
+def test_several_processes_end_in_the_same_report_as_one(everywhere, capsys, monkeypatch):
     words = ["sweep", *everywhere, *TWO, "--json"]
-    assert main([*words, "--jobs", "2", "--out", "many"]) == 0
-    told = events(capsys)
-    assert (told[0]["at_once"], told[0]["threads"]) == (2, 1)
+    with monkeypatch.context() as here:
+        here.setattr(torch, "get_num_threads", lambda: 2)
+        assert main([*words, "--jobs", "2", "--out", "many"]) == 0
+        told = events(capsys)
+        assert told[0]["at_once"] == 2 and computed(told) == {(1, 1)}
+        assert main([*words, "--jobs", "1", "--out", "many"]) == 0
+        assert computed(events(capsys)[1:]) == {(1, 1)}
     assert [event["event"] for event in told].count("round") == 12
     assert {event["run"] for event in told if event["event"] == "round"} == {row["run"] for row in told[0]["plan"]}
     assert main([*words, "--jobs", "1", "--out", "one"]) == 0
@@ -190,6 +241,24 @@ def test_a_stopped_sweep_saves_every_run_and_says_how_to_go_on(number, everywher
         assert Folder(Path("runs") / run).experiment().data.name == "bits"
     (log,) = Path("runs").glob("sweep-*/sweep.json")
     assert {run["state"] for run in json.loads(log.read_text())["runs"].values()} == {"waiting"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "there"),
+    [
+        ("captured", "bf16", ("fast", "float32")),
+        ("captured", "tf32", ("fast", "float32")),
+        ("captured", "float32", ("fast", "float32")),
+        ("captured", "float64", ("sequential", "float64")),
+        *((engine, "tf32", (engine, "float32")) for engine in ("sequential", "wire", "debug")),
+        *((engine, "float64", (engine, "float64")) for engine in ("sequential", "wire", "debug")),
+    ],
+)
+def test_what_a_lost_gpu_leaves_is_made_as_a_cpu_can(engine, precision, there):
+    lost = Experiment(device="cuda", engine=engine, precision=precision)
+    spare = _spare(Namespace(cpu_if_lost=True)).change(lost)
+    assert (spare.device, spare.engine, spare.precision) == ("cpu", *there)
+    assert replace(spare, device="cuda", engine=engine, precision=precision) == lost
 
 
 # --------------------------------------------------------------------------------------------------- how it is shown

@@ -403,6 +403,14 @@ def test_auto_is_the_methods_own_or_norm():
     assert choose("none", FedAvg(), setup.task) is None
 
 
+def test_a_way_that_starts_elsewhere_is_not_said_to_be_missing():
+    setup, _ = prepared()
+    with pytest.raises(ConfigError, match=r"adapts what a new site downloads, .* please use 'norm', or the model"):
+        choose("method", Calm(), setup.task, alone=True)
+    with pytest.raises(ConfigError, match="'fedavg' has no way of its own"):
+        choose("method", FedAvg(), setup.task, alone=True)
+
+
 def test_one_image_is_too_few():
     setup, state = prepared()
     (held,) = setup.evaluator.federation.unseen

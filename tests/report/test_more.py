@@ -1,8 +1,11 @@
 """Adaptation, calibration and uncertainty in reports; and records made before there was any."""
 
+import pytest
+
 from fedshift.report import Comparison, load, write_report
 from fedshift.report.records import adapted, ood, outcome, trust
 from fedshift.report.tables import adapted_table, corrupted_tables, notes, summary, text, trust_table
+from fedshift.report.words import protocol_words
 
 from .conftest import record, score
 
@@ -115,6 +118,25 @@ def test_without_a_left_out_domain_there_are_no_columns_for_it(write):
     table = trust_table(compared(write, ("fedavg", row), **{"data.left_out": []}))
     assert table is not None and [c.head for c in table.columns] == ["NLL", "Brier", "ECE", "errors"]
     assert outcome(compared(write, ("fedprox", row)).runs[0])["unseen_mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "became", "words"),
+    [
+        ("auto", ["norm"], "auto: norm, one pass"),
+        ("auto", ["method"], "auto: method, 3 epochs"),
+        ("auto", ["norm", "method"], "auto: method, 3 epochs; norm, one pass"),
+        ("auto", [], "auto"),
+        ("norm", ["norm"], "norm, one pass"),
+        ("method", ["method"], "method, 3 epochs"),
+        ("entropy", ["entropy"], "entropy, 3 epochs at 0.1 of the learning rate"),
+    ],
+)
+def test_the_budget_of_adaptation_is_that_of_the_rule_which_was_used(write, asked, became, words):
+    budget = {"adapt": asked, "adapt_epochs": 3, "adapt_steps": 0, "adapt_rate": 0.1}
+    rows = [(f"m{rule}", more(0.7, rule=rule)) for rule in became] or [("m", record(3, {"a": 0.8}, {"c": 0.5}))]
+    c = compared(write, *rows, **{f"eval.{k}": v for k, v in budget.items()})
+    assert protocol_words(c)["Adaptation"] == words
 
 
 def test_a_column_for_each_domain_and_none_for_corruptions(write):

@@ -61,26 +61,32 @@ def _precision(settings: Settings) -> str:
     return "bf16" if torch.cuda.is_available() and torch.cuda.get_device_capability() >= MODERN else "float32"
 
 
+def asked_workers(config: Experiment, asked: str | None) -> int:
+    """As many as are asked for, 0 for `auto`; refused where the run's engine has none."""
+    if asked in (None, "auto"):
+        return 0
+    if not asked.isdecimal() or not int(asked):
+        raise ConfigError(f"--workers: found {asked!r}, expected a whole number from 1, or auto; write --workers 2.")
+    if int(asked) > 1 and config.engine != "fast":
+        raise ConfigError(
+            f"--workers: found {asked} and engine {config.engine!r}, expected engine 'fast', the one that has "
+            "workers; write --engine fast, or leave --workers out."
+        )
+    return int(asked)
+
+
 def workers(config: Experiment, folder: Folder, data: Dataset, asked: str | None) -> int:
     """Clients side by side: as asked for, as the run began, or as many as pay."""
-    if asked not in (None, "auto"):
-        if not asked.isdecimal() or not int(asked):
-            raise ConfigError(
-                f"--workers: found {asked!r}, expected a whole number from 1, or auto; write --workers 2."
-            )
-        if int(asked) > 1 and config.engine != "fast":
-            raise ConfigError(
-                f"--workers: found {asked} and engine {config.engine!r}, expected engine 'fast', the one that has "
-                "workers; write --engine fast, or leave --workers out."
-            )
-        if int(asked) > 1 and (threads := folder.began().get("threads", 1)) > 1:
+    began = folder.began()
+    if count := asked_workers(config, asked):
+        if count > 1 and (threads := began.get("threads", 1)) > 1:
             raise ConfigError(
                 f"--workers: found {asked} for a run that began with {threads} threads in a step, expected 1, since "
                 "workers have one each and the run would end in other bits; leave --workers out, or begin anew by "
                 "--fresh."
             )
-        return int(asked)
-    if began := folder.began():
+        return count
+    if began:
         return int(began.get("workers", 1))
     return cpu_workers(config, data, min(cores(), THREADS.all)) if asked else 1
 

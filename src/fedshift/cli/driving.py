@@ -4,11 +4,14 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from errno import EISDIR
+from os import strerror
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..core.errors import ConfigError
 from ..data import Dataset, presets
 from ..data import load as load_data
 from ..engines.workers import THREADS
@@ -86,12 +89,15 @@ def pictures(config: Experiment) -> Dataset:
     return data
 
 
-def opening(config: Experiment, folder: Folder, workers: int = 1) -> dict[str, Any]:
-    """What a display must know of a run at its start."""
+def opening(config: Experiment, folder: Folder, workers: int = 1, threads: int = 0) -> dict[str, Any]:
+    """What a display must know of a run at its start; of one that is finished, by what it was computed."""
     done = saved_round(folder.path)
     state = "finished" if folder.done.exists() else "interrupted" if done else "new"
+    if state == "finished":
+        made = load(folder.path).versions
+        workers, threads = made.get("workers", workers), made.get("threads", threads)
     return {
-        **shared(config, folder.path, workers),
+        **shared(config, folder.path, workers, threads),
         "run": folder.path.name,
         "method": method_label(config.method),
         "left_out": list(config.data.left_out),
@@ -102,8 +108,8 @@ def opening(config: Experiment, folder: Folder, workers: int = 1) -> dict[str, A
     }
 
 
-def shared(config: Experiment, folder: Path, workers: int = 1) -> dict[str, Any]:
-    """What the runs of a comparison have in common."""
+def shared(config: Experiment, folder: Path, workers: int = 1, threads: int = 0) -> dict[str, Any]:
+    """What the runs of a comparison have in common; without workers, torch has `threads`, 0: as many as here."""
     lone = config.engine == "fast" and config.precision == "bf16"  # one thread for each worker
     return {
         "folder": str(folder),
@@ -113,9 +119,21 @@ def shared(config: Experiment, folder: Path, workers: int = 1) -> dict[str, Any]
         "device": config.device,
         "gpu": torch.cuda.get_device_name() if config.device == "cuda" and torch.cuda.is_available() else None,
         "precision": config.precision,
-        "threads": THREADS.all if workers == 1 and not lone else workers,
+        "threads": (threads or THREADS.all) if workers == 1 and not lone else workers,
         "workers": workers,
     }
+
+
+def writable(out: str) -> Path:
+    """The file that --out names; its folder is made now, so that no work is lost for want of it."""
+    file = Path(out)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written ({error.strerror}); give another file by --out.") from None
+    return file
 
 
 def stopped(folder: Folder) -> Stopped:

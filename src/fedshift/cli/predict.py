@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from argparse import Namespace
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 
 from ..core.errors import ConfigError
 from ..data.given import Given, given
-from ..eval.uncertainty import Prediction
 from ..experiment.config import Experiment
 from ..experiment.files import write_whole
 from ..experiment.predict import Predictions, Trained
@@ -20,7 +20,7 @@ from ..experiment.runs import Folder
 from ..report.records import find, load, saved_round
 from .console import columns, say
 from .display import percent
-from .driving import method_label, pictures
+from .driving import method_label, pictures, writable
 from .progress import progress
 
 SIGNS = {
@@ -44,13 +44,15 @@ def predict(args: Namespace) -> int:
     trained = Trained.of(folder, data, config)
     if data.image[0] != 3:
         raise ConfigError(f"predict: the run's pictures have {data.image[0]} channels, expected 3; choose another run.")
-    with progress("decoding") as tell, given([Path(p) for p in args.images], data.image[1], config.data.fit, tell) as g:
-        with progress("predicting") as tell_more:
-            found = trained.predict(g.pictures, args.site, args.adapt, args.flag, tell_more)
-        names, skipped = g.names, g.skipped
-    out = Path(args.out)
-    save(out, names, found, trained.classes)
-    told = outcome(folder, config, found, Given(names, g.pictures, skipped), trained.classes)
+    out = writable(args.out)
+    with ExitStack() as stack:
+        with progress("decoding") as tell:  # at an end before the next: a terminal shows one bar at a time
+            images = [Path(path) for path in args.images]
+            g = stack.enter_context(given(images, data.image[1], config.data.fit, tell))
+        with progress("predicting") as tell:
+            found = trained.predict(g.pictures, args.site, args.adapt, args.flag, tell)
+    save(out, g.names, found, trained.classes)
+    told = outcome(folder, config, found, g, trained.classes)
     if args.json:
         print(json.dumps({"event": "result", **told, "file": str(out)}))
     else:
@@ -68,22 +70,21 @@ def usable(config: Experiment) -> Experiment:
 
 
 def save(out: Path, names: tuple[str, ...], found: Predictions, classes: tuple[str, ...]) -> None:
-    """One row for each picture; a column for each class's belief mass where there are any."""
+    """One row for each picture; further columns where the model adapted, and for belief masses where there are any.
+
+    `uncertainty` is what the flag goes by; belief masses and the adapted model's own add up to one.
+    """
     p, text = found.prediction, io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    beliefs = None if p.beliefs is None else p.beliefs.tolist()
-    extra = [] if beliefs is None else [f"belief {name}" for name in classes]
-    table.writerow(["image", "class", "probability", "uncertainty", "flagged", *extra])
+    more = {"adapted uncertainty": p.uncertainty} if found.rule else {}
+    if p.beliefs is not None:
+        more |= {f"belief {name}": mass for name, mass in zip(classes, p.beliefs.T, strict=True)}
+    table.writerow(["image", "class", "probability", "uncertainty", "flagged", *more])
     best = p.probabilities.max(1)
-    rows = zip(names, best.indices.tolist(), best.values.tolist(), p.uncertainty.tolist(), strict=True)
-    for k, (name, label, probability, doubt) in enumerate(rows):
-        masses = [] if beliefs is None else [f"{b:.6f}" for b in beliefs[k]]
-        flagged = "yes" if doubt > found.threshold.value else "no"
-        table.writerow([name, classes[label], f"{probability:.6f}", f"{doubt:.6f}", flagged, *masses])
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written ({error.strerror}); give another file by --out.") from None
+    values = [column.tolist() for column in (best.indices, found.flagged, best.values, found.doubt, *more.values())]
+    for name, label, flag, *numbers in zip(names, *values, strict=True):
+        probability, doubt, *rest = (f"{number:.6f}" for number in numbers)
+        table.writerow([name, classes[label], probability, doubt, "yes" if flag else "no", *rest])
     write_whole(out, text.getvalue().encode())
 
 
@@ -91,33 +92,34 @@ def outcome(
     folder: Folder, config: Experiment, found: Predictions, given: Given, classes: tuple[str, ...]
 ) -> dict[str, Any]:
     """The summary for machines."""
-    p, t = found.prediction, found.threshold
-    flagged, chosen = p.uncertainty > t.value, load(folder.path).chosen
+    t, run = found.threshold, load(folder.path)
+    chosen = run.chosen if run.finished else None  # before its end a run reports nothing
     return {
         "run": folder.path.name,
         "method": method_label(config.method),
         "data": config.data.name,
         "round": saved_round(folder.path),
-        "finished": folder.done.exists(),
+        "finished": run.finished,
         "reported_round": chosen and chosen["round"],
         "model": found.whose,
         "adapted": found.rule,
-        "uncertainty": p.by,
+        "uncertainty": found.prediction.by,
         "threshold": {"value": t.value, "images": t.images, "part": t.part},
         "images": len(given.names),
-        "flagged": int(flagged.sum()),
+        "flagged": int(found.flagged.sum()),
         "skipped": [list(pair) for pair in given.skipped],
-        "classes": {name: counts for name, counts in zip(classes, _counts(p, flagged, len(classes)), strict=True)},
+        "classes": {name: counts for name, counts in zip(classes, _counts(found, len(classes)), strict=True)},
     }
 
 
-def _counts(p: Prediction, flagged: torch.Tensor, classes: int) -> list[dict[str, Any]]:
-    label, best = p.probabilities.argmax(1), p.probabilities.amax(1)
+def _counts(found: Predictions, classes: int) -> list[dict[str, Any]]:
+    probabilities, flagged = found.prediction.probabilities, found.flagged
+    label, best = probabilities.argmax(1), probabilities.amax(1)
     rows = []
     for k in range(classes):
         mine = label == k
         n = int(mine.sum())
-        means = [float(values[mine].mean()) if n else None for values in (best, p.uncertainty)]
+        means = [float(values[mine].mean()) if n else None for values in (best, found.doubt)]
         rows.append(
             {"images": n, "probability": means[0], "uncertainty": means[1], "flagged": int(flagged[mine].sum())}
         )
@@ -131,7 +133,8 @@ def show(told: dict[str, Any], found: Predictions, classes: tuple[str, ...], sha
     if told["reported_round"] not in (None, told["round"]):
         say(f"The run reports round {told['reported_round']}; its model was not kept, and the last one answers.")
     if found.rule:
-        say(f"Adapted to these very pictures, without labels, by {ADAPTED[found.rule]}; not so the threshold.")
+        say(f"Adapted to these very pictures, without labels, by {ADAPTED[found.rule]}.")
+        say("Classes and probabilities are the adapted model's; uncertainties and flags are those of the model before.")
     if skipped := told["skipped"]:
         left = f"{len(skipped)} picture{'s' * (len(skipped) > 1)}"
         say(f"Left out {left} that cannot be decoded, such as {skipped[0][0]}: {skipped[0][1]}.")
@@ -141,13 +144,12 @@ def show(told: dict[str, Any], found: Predictions, classes: tuple[str, ...], sha
         for name, c in told["classes"].items()
         if c["images"]
     ]
-    p = found.prediction
-    means = float(p.probabilities.amax(1).mean()), float(p.uncertainty.mean())
+    means = float(found.prediction.probabilities.amax(1).mean()), float(found.doubt.mean())
     rows.append(["all", f"{told['images']:,}", *map(_two, means), f"{told['flagged']:,}"])
     columns(("class", "pictures", "probability", "uncertainty", "flagged"), rows)
     t, part = found.threshold, told["flagged"] / told["images"]
     say()
-    say(f"Uncertainty: {SIGNS[p.by]}.")
+    say(f"Uncertainty: {SIGNS[found.prediction.by]}.")
     say(
         f"Flagged: uncertainty above {t.value:.3f}, as for {percent(share)} of the sites' own {t.images:,} {t.part} "
         f"pictures, and for {percent(part)} of these."

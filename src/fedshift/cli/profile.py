@@ -17,7 +17,7 @@ from ..experiment.setup import versions
 from ..report.profile import picture, rows, unit
 from .choosing import resolved, workers
 from .console import columns, say
-from .driving import configuration, method_label, pictures, shared
+from .driving import configuration, method_label, pictures, shared, writable
 from .progress import progress
 
 
@@ -25,13 +25,19 @@ def profile(args: Namespace) -> int:
     """Measure, print, and leave a picture and its numbers."""
     if args.rounds < 1 or (args.warm_up or 0) < 0:
         raise ConfigError("profile: expected --rounds 1 or more and --warm-up 0 or more; try --rounds 3.")
+    if Path(args.out).suffix.lower() == ".json":
+        raise ConfigError(
+            f"profile --out: found {args.out!r}, expected a picture's name, beside which the numbers go as .json; "
+            f"write --out {Path(args.out).with_suffix('.svg')}."
+        )
     config = strict.build(Experiment, resolved(configuration(args.config, args.set, args.preset), args))
+    file = writable(args.out)
     data = pictures(config)
     with tempfile.TemporaryDirectory() as nothing:
         many = workers(config, Folder(Path(nothing)), data, args.workers)
     with progress("measuring", "rounds") as tell:
         found = measure(config, data, workers=many, measured=args.rounds, warm_up=args.warm_up, tell=tell)
-    told, file = described(config, found, many), Path(args.out)
+    told = described(config, found, many)
     title = f"Where a round of {told['method']} on {config.data.name} spends its time"
     write_whole(file, picture(title, _how(told), told["stages"], told["notes"]).encode())
     write_whole(file.with_suffix(".json"), json.dumps(told, indent=1).encode())

@@ -7,7 +7,7 @@ from ..experiment import strict
 from ..experiment.config import Experiment
 from ..experiment.runs import Folder, folder_of
 from ..report.records import find
-from .choosing import because, resolved
+from .choosing import asked_workers, because, resolved
 from .display import display
 from .driving import configuration, drive, start_over, stopped
 
@@ -18,6 +18,7 @@ def run(args: Namespace) -> int:
     settings = resolved(named, args)
     config = strict.build(Experiment, settings)
     folder = folder_of(config, Path(args.out))
+    asked_workers(config, args.workers)  # before anything is forgotten
     if args.fresh:
         start_over(folder)
     chosen = "engine" not in named and args.engine == "auto"

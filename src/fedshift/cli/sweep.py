@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -26,13 +27,15 @@ from ..report import Comparison, by_protocol, load, write_report
 from ..report.comparison import protocols
 from ..report.records import outcome
 from ..report.tables import data, notes, summary
-from .choosing import workers
+from .choosing import asked_workers, workers
 from .console import numbers, say
 from .display import Display, Info, sweep_display
 from .driving import method_label, opening, pictures
 from .driving import shared as common
 from .main import Stopped
 from .planning import planned
+
+Share = Callable[[Entry], tuple[int, int]]  # a run's workers and threads
 
 
 def compare(args: Namespace) -> int:
@@ -44,14 +47,15 @@ def compare(args: Namespace) -> int:
 def sweep(args: Namespace) -> int:
     """All combinations, as many at once as the machine allows; finished runs are not repeated."""
     plan = Plan(planned(args), Path(args.out), retry=args.retry_failed)
+    for entry in plan:
+        asked_workers(entry.config, _asked(args))
     sets = Sets(plan)  # without them nothing needs to be tried
     todo = len(plan.unfinished)
     work = Sweep(plan, _crew(args, plan, sets), _folder(args, plan) / "sweep.json", _spare(args))
     with sweep_display(args.json) as show:
-        alone = plan.unfinished[:1] if isinstance(work.crew, Alone) else []
-        many = [_workers(args, sets, entry.config, entry.folder) for entry in alone]
-        show(_start(plan, work, args, *many))
-        teller = Teller(plan)
+        share = partial(_share, args, sets, work)
+        show(_start(plan, work, args, share))
+        teller = Teller(plan, share)
         try:
             with closing(iter(work)) as news:
                 for event in (event for it in news for event in teller(it)):
@@ -92,7 +96,7 @@ def _crew(args: Namespace, plan: Plan, sets: Sets) -> Crew:
         fitting = jobs or gpu_room(first, sets.here(first), torch.cuda.mem_get_info()[0])
         return Threads(min(fitting, len(todo)), sets.here, Gpu())
     fitting = min(jobs or cores(), len(todo))
-    if fitting > 1 and _asked(args) > 1:
+    if fitting > 1 and asked_workers(todo[0].config, _asked(args)) > 1:
         raise ConfigError(
             f"--workers: found {args.workers} and {fitting} runs at once, each of one thread; set --jobs 1, or leave "
             "--workers out."
@@ -107,12 +111,20 @@ def _jobs(text: str) -> int:
     return 0 if text == "auto" else int(text)
 
 
-def _asked(args: Namespace) -> int:
-    return int(args.workers) if vars(args).get("workers", "auto").isdecimal() else 1
+def _asked(args: Namespace) -> str | None:
+    return vars(args).get("workers")
 
 
 def _workers(args: Namespace, sets: Sets, config: Experiment, folder: Folder) -> int:
-    return workers(config, folder, sets.here(config), vars(args).get("workers"))
+    return workers(config, folder, sets.here(config), _asked(args))
+
+
+def _share(args: Namespace, sets: Sets, work: Sweep, entry: Entry) -> tuple[int, int]:
+    """Workers and threads of a run that is to be done; 0: all that torch has here."""
+    if isinstance(work.crew, Alone) and entry.state not in ("done", "failed"):
+        with suppress(Exception):  # what is wrong with it is told when it is tried
+            return _workers(args, sets, entry.config, entry.folder), 0
+    return 1, int(isinstance(work.crew, Processes))
 
 
 def _spare(args: Namespace) -> Spare | None:
@@ -122,17 +134,18 @@ def _spare(args: Namespace) -> Spare | None:
 
 
 def _on_cpu(config: Experiment) -> Experiment:
-    engine = config.engine if config.engine in ("wire", "debug") else "sequential"
-    return replace(config, device="cpu", engine=engine)
+    """As the program would choose for a CPU; tf32 and bf16 are a GPU's, and an engine for reference is kept."""
+    precision: Literal["float64", "float32"] = "float64" if config.precision == "float64" else "float32"
+    fastest = "sequential" if precision == "float64" else "fast"
+    engine = config.engine if config.engine in ("wire", "debug", "sequential") else fastest
+    return replace(config, device="cpu", engine=engine, precision=precision)
 
 
-def _start(plan: Plan, work: Sweep, args: Namespace, workers: int = 1) -> Info:
+def _start(plan: Plan, work: Sweep, args: Namespace, share: Share) -> Info:
     """What a display must know before the first run: everything that is planned, and by how many at once."""
-    first = plan.entries[0]
-    said = common(first.config, Path(args.out), workers)
+    said = common(plan.entries[0].config, Path(args.out), *share((plan.unfinished or plan.entries)[0]))
     for key in ("data", "model", "engine"):
         said[key] = ", ".join(dict.fromkeys(str(common(e.config, Path(args.out))[key]) for e in plan))
-    said["threads"] = 1 if isinstance(work.crew, Processes) else said["threads"]
     names = protocols([strict.dump(entry.config) for entry in plan])
     rows = [{**_words(e), "protocol": name, "state": e.state} for e, name in zip(plan, names, strict=True)]
     return {
@@ -164,8 +177,8 @@ def _counted(plan: Plan, kinds: int) -> str:
 class Teller:
     """What happens to runs, as events for a display."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, share: Share) -> None:
+        self._plan, self._share = plan, share
         self._images: dict[str, int] = {}
 
     def __call__(self, news: News) -> Iterator[Info]:
@@ -189,7 +202,7 @@ class Teller:
 
     def _began(self, entry: Entry) -> Info:
         place = {"number": self._plan.entries.index(entry) + 1, "of": len(self._plan)}
-        return {"event": "start", **place, **opening(entry.config, entry.folder)}
+        return {"event": "start", **place, **opening(entry.config, entry.folder, *self._share(entry))}
 
     def _visits(self, entry: Entry) -> int:
         """Images that a round of this run trains on."""

@@ -9,13 +9,13 @@ SETTINGS = ((MMAP_MAX, 0), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, 64 * 2**20), (
 
 
 def keep_memory() -> None:
-    """Keep what is freed, and take large tensors in large pages; call it first, before torch is imported.
+    """Keep what is freed, and take large tensors in large pages; call it before the first tensor is made.
 
     A training step frees and takes the same blocks over and over. By default large ones go back to the system and come
     again as zeroed small pages, which costs a small network a fifth of its time. Results are the same to the bit; the
     process keeps the most memory that it ever needed. What is not Linux with glibc is left alone.
     """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it when it first takes memory
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it once, for the first tensor
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -50,6 +50,11 @@ def choose(asked: Adapt, method: Method, task: Task, *, alone: bool = False) -> 
     norms = bool(measured_layers(task.net))
     if asked == "none":
         return None
+    if asked == "method" and alone and method.phases(task, labelled=False):
+        raise ConfigError(
+            f"adapt is 'method', and method {method.name!r} adapts what a new site downloads, and here a model that a "
+            f"site has trained answers; please use {'norm' if norms else 'none'!r}, or the model for a new site"
+        )
     if asked == "method" and not own:
         raise ConfigError(
             f"adapt is 'method', and method {method.name!r} has no way of its own to adapt to a new site; "

@@ -36,9 +36,15 @@ class Predictions(NamedTuple):
     """Answers to pictures, and how they came about."""
 
     prediction: Prediction
+    doubt: Tensor  # each picture's uncertainty under the model as it was before it adapted, which the threshold is for
     threshold: Threshold
     whose: str
     rule: Rule | None  # by which the model was adapted to the pictures first
+
+    @property
+    def flagged(self) -> Tensor:
+        """Which pictures are too unsure: not as an adapted model sees it, which may have been made sure of them."""
+        return self.doubt > self.threshold.value
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,8 @@ class Trained:
     ) -> Predictions:
         """Answers by a site's own model or, without one, by the rule for a new site, perhaps adapted to the pictures.
 
-        `share` of the sites' own held-out pictures have an uncertainty above the threshold, under the same model as it
-        is before it adapts.
+        `share` of the sites' own held-out pictures have an uncertainty above the threshold. Theirs, and those of
+        `pictures` that are held against it, are the model's before it adapts.
         """
         evaluator, task = self.setup.evaluator, self.setup.task
         sites = [held.site for held in evaluator.federation.test]
@@ -88,18 +94,19 @@ class Trained:
         models = evaluator.speaker(self.setup.method, task, self.state, site).models
         device = torch.device(self.config.device)
         held = Held(site or "new", pictures, torch.zeros(len(pictures), dtype=torch.int64, device=device))
-        threshold = self._threshold(models, site, share, tell)
         alone = site is not None or len(models) > 1
         adapter = adapter_for(self.config, task, evaluator.transform, adapt, alone=alone)
+        threshold = self._threshold(models, site, share, tell)
+        found = before = self._asked(models, held, tell)
         if adapter is not None:
             stage = self.setup.method.stages()[-1]
             new = adapter.rule == "method"
             starts = [stage.send(task, self.state.server, None)] if new else models
-            models = tuple(adapter(stage, task, start, held) for start in starts)
+            found = self._asked([adapter(stage, task, start, held) for start in starts], held, tell)
         whose = f"the model of site {site}" if site else "the model for a new site"
         whose = f"the mean probability of the {len(models)} sites' models" if len(models) > 1 else whose
         rule = adapter.rule if adapter else None
-        return Predictions(self._asked(models, held, tell), threshold, whose, rule)
+        return Predictions(found, before.uncertainty, threshold, whose, rule)
 
     def _asked(self, models: Sequence[Variables], held: Held, tell: Progress | None = None) -> Prediction:
         about, stage = self.setup.evaluator, self.setup.method.stages()[-1]

@@ -37,7 +37,7 @@ def protocol_words(c: Comparison) -> dict[str, str]:
         "Averaging": f"sites weighted by {config['federation']['weights']}; BatchNorm statistics: "
         f"{BUFFERS.get(config['federation']['buffers'], config['federation']['buffers'])}",
         "Reported": _reported(config["eval"]),
-        **_adapted(config),
+        **_adapted(c),
         "Computed by": f"engine {config['engine']}, {config['device']}, {config['precision']}",
     }
 
@@ -109,14 +109,18 @@ def _reported(evaluation: dict[str, Any]) -> str:
     return f"{text}; sites' own models as they are right after local training" if local else text
 
 
-def _adapted(config: dict[str, Any]) -> dict[str, str]:
-    """The budget of adaptation, where there is any."""
-    e = config["eval"]
-    if e.get("adapt", "none") == "none":
+def _adapted(c: Comparison) -> dict[str, str]:
+    """The budget of adaptation, where there is any; of `auto`, that of the rules it became."""
+    e = c.runs[0].config["eval"]
+    asked = e.get("adapt", "none")
+    if asked == "none":
         return {}
     work = f"{e['adapt_steps']} batches" if e["adapt_steps"] else _count(e["adapt_epochs"], "epoch")
-    rate = f"at {plain(e['adapt_rate'])} of the learning rate" if e["adapt"] == "entropy" else ""
-    return {"Adaptation": f"{e['adapt']}, {work} {rate}".strip() if e["adapt"] != "norm" else "norm, one pass"}
+    budgets = {"norm": "one pass", "entropy": f"{work} at {plain(e['adapt_rate'])} of the learning rate"}
+    records = [run.chosen for run in c.runs if run.chosen]
+    became = {s["adapted"]["rule"] for record in records for s in record["unseen"].values() if "adapted" in s}
+    words = "; ".join(f"{rule}, {budgets.get(rule, work)}" for rule in (sorted(became) if asked == "auto" else [asked]))
+    return {"Adaptation": words if asked != "auto" else f"auto: {words}" if words else "auto"}
 
 
 def _count(number: int, noun: str) -> str:
