@@ -95,6 +95,7 @@ def test_sweep_compare_and_run_share_their_runs(capsys):
         (["--grid", "optimizer.rl=1,2"], ["optimizer.rl is not a known key", "'lr'"]),
         (["--grid", "method.mu=1,2"], ["method.mu is not a known key"]),
         (["--grid", "device=cpu,cuda"], ["found both cpu and cuda"]),
+        (["--grid", "precision=float32,bf16", "--set", "device=cuda"], ["found bf16 and float32 in one sweep"]),
         (["--datasets", "toy,tyo"], ["'tyo'", "'toy'"]),
         *((["--jobs", jobs, "--workers", "two"], ["--workers: found 'two'"]) for jobs in ("1", "2")),
         (["--jobs", "2", "--workers", "0"], ["--workers: found '0'", "write --workers 2"]),

@@ -90,6 +90,11 @@ def _crew(args: Namespace, plan: Plan, sets: Sets) -> Crew:
     devices = {entry.config.device for entry in plan}
     if len(devices) > 1:
         raise ConfigError("device: found both cpu and cuda in one sweep, expected one; make a sweep for each.")
+    precisions = sorted({entry.config.precision for entry in todo})
+    if devices == {"cuda"} and len(precisions) > 1:  # torch has one switch for all threads of a process
+        raise ConfigError(
+            f"precision: found {' and '.join(precisions)} in one sweep on a GPU, expected one; make a sweep for each."
+        )
     if devices == {"cuda"} and todo:
         check_device(todo[0].config)
         first = next((e.config for e in todo if not e.config.method.pools), todo[0].config)
