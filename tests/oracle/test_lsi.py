@@ -539,7 +539,7 @@ def test_class_counts_from_which_no_label_can_be_drawn_are_refused(monkeypatch, 
         return tree.map(lambda t: t * times, up) if work.site.name == "domain1" else up, client
 
     monkeypatch.setattr(TrainHeads, "finish", spoilt)
-    expected = rf"lsi, stage heads, client domain1: its class counts are \[.*\], expected .* sum above 0; check .*'uniform'"
+    expected = r"lsi, stage heads, client domain1: its class counts are \[.*\], expected .* above 0; check .*'uniform'"
     with pytest.raises(MessageError, match=expected):
         next(trajectory(setup_of(replace(TESTED, labels="prior", start=start))))
     assert after(setup_of(replace(TESTED, start=start)), 2)
