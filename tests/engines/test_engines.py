@@ -21,6 +21,7 @@ from fedshift.engines.base import divided
 from fedshift.engines.debug import HookError
 from fedshift.engines.wire import Wire
 from fedshift.methods.fedavg import FedAvg
+from fedshift.methods.hfedf import HFedF
 from fedshift.testing import Case, check_method, difference, everything, last, tiny_data, trajectory
 
 CARD = Card("a test's method", "none", "", "", "", "", "", "")
@@ -251,6 +252,43 @@ def test_debug_covers_the_server():
 def test_a_site_that_returns_nan_stops_the_run_by_name(engine):
     with pytest.raises(MessageError, match="round 0, client domain1: its upload holds NaN or infinity in model/params"):
         last(Case(Broken(how="nan")).setup(engine))
+
+
+def test_a_server_that_diverges_stops_the_run():
+    """Every upload is finite; what the server makes of them is not."""
+    diverging = HFedF(server_optimizer="sgd", server_lr=1e300, server_wd=0.0, ema_mode="off")
+    with pytest.raises(MessageError, match=r"round 0: the server's new state holds .* in h/.* method\.server_lr\."):
+        last(Case(diverging).setup(rounds=1))
+
+
+def test_each_tensor_of_the_server_is_looked_at_once(monkeypatch):
+    """One that a stage hands on, in the first round alone; one that it makes, in each."""
+    looked, extremes = [], tree.extremes
+
+    def noting(given):
+        looked.extend([{path.partition("/")[0] for path in given}] if type(given) is dict else [])
+        return extremes(given)
+
+    monkeypatch.setattr(tree, "extremes", noting)
+    last(Case(Styled()).setup(rounds=2))
+    assert looked == [{"model", "styles", "centre"}, *[{"centre"}] * 3, *[{"model"}] * 2]
+
+
+def test_a_server_that_begins_with_nan_is_noticed_though_no_round_changes_it():
+    @dataclass(frozen=True)
+    class Begins(Styled):
+        def init_server(self, task):
+            server = super().init_server(task)
+            return server._replace(centre=server.centre / 0)
+
+        def stages(self):
+            return (self,)
+
+        def loss(self, task, work, batch):
+            return Algorithm.loss(self, task, work, batch)
+
+    with pytest.raises(MessageError, match=r"round 0: the server's new state holds .* in centre, .* learning rate\."):
+        last(Case(Begins()).setup())
 
 
 def test_wire_counts_and_checks():

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fedshift.core import state as states
-from fedshift.core.errors import CheckpointError, ConfigError, DataError, ModelError
+from fedshift.core import tree
+from fedshift.core.errors import CheckpointError, ConfigError, DataError, MessageError, ModelError
 from fedshift.core.optim import SGD
 from fedshift.experiment import files, runs, strict
 from fedshift.experiment.checkpoint import load_checkpoint
@@ -25,6 +26,7 @@ from fedshift.experiment.config import (
 from fedshift.experiment.runs import Folder, execute, folder_of
 from fedshift.experiment.setup import set_up
 from fedshift.methods import METHODS
+from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.fedbn import FedBN
 from fedshift.methods.scaffold import Scaffold
 from fedshift.testing import difference, quick, tiny_data
@@ -266,6 +268,22 @@ def test_a_full_disk_is_said_and_nothing_whole_is_lost(tmp_path, monkeypatch):
     assert folder.checkpoint.read_bytes() == before
     whole, _ = finish(config(), tmp_path / "whole")
     same(whole, finish(config(), folder.path)[0])
+
+
+def test_a_server_that_diverges_is_never_saved(tmp_path, monkeypatch):
+    """The last good state is there, and the run goes on from it."""
+    experiment, folder, aggregate = config(), Folder(tmp_path / "run"), FedAvg.aggregate
+
+    def diverging(self, task, server, ups, cohort):
+        new = aggregate(self, task, server, ups, cohort)
+        return tree.map(lambda t: t / 0, new) if cohort.round == 2 else new
+
+    with monkeypatch.context() as patch, pytest.raises(MessageError, match="round 2: the server's new state holds NaN"):
+        patch.setattr(FedAvg, "aggregate", diverging)
+        list(execute(experiment, folder, tiny_data()))
+    state, _ = load_checkpoint(folder.checkpoint, experiment.method, NET)
+    assert state.total == 2 and tree.first_bad(state.server) is None
+    same(finish(experiment, tmp_path / "whole")[0], finish(experiment, folder.path)[0])
 
 
 def test_no_run_here(tmp_path):

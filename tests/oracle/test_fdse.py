@@ -17,7 +17,7 @@ from fedshift.core.local import descend
 from fedshift.core.minnorm import consensus
 from fedshift.core.net import Part, overlay, part
 from fedshift.core.optim import SGD
-from fedshift.core.task import Cohort, Phase, Round
+from fedshift.core.task import Cohort, Loss, Phase, Round
 from fedshift.data import presets
 from fedshift.engines.base import adapted
 from fedshift.experiment.config import ModelConfig
@@ -412,11 +412,12 @@ def info_of(site, epochs=1):
 
 
 def adapted_by_hand(setup, m, down, site):
-    """Descend Eq. 7 by the erasers' parameters; put the statistics behind them back after each step."""
+    """Descend Eq. 7 by the erasers' parameters; the norms behind them are in evaluation mode."""
     module, o = deepcopy(setup.task.net.module).train(), setup.task.optimizer
     module.load_state_dict({**down.model.params, **down.model.buffers})
-    _, personal, local, _ = owners(module)
-    kept = {k: v for k, v in down.model.buffers.items() if k not in local}
+    _, personal, _, norms = owners(module)
+    for name in norms:
+        module.get_submodule(name).eval()
     watcher, params = Watcher(m, module, down.model.buffers), dict(module.named_parameters())
     opt = torch.optim.SGD([params[k] for k in personal], o.lr * m.adapt_lr, weight_decay=o.weight_decay)
     for x, _ in site.batches(11):
@@ -425,7 +426,6 @@ def adapted_by_hand(setup, m, down, site):
         watcher.penalty().backward()
         torch.nn.utils.clip_grad_norm_([params[k] for k in personal], o.clip)
         opt.step()
-        module.load_state_dict(kept, strict=False)
     return {k: v.detach() for k, v in module.state_dict().items()}
 
 
@@ -465,6 +465,20 @@ class StatisticsFollow(FDSE):
 
 
 @dataclass(frozen=True)
+class NormaliseByTheNewcomer(FDSE):
+    """The norms behind the erasers normalise by the newcomer's batch, and only their statistics are put back."""
+
+    def loss(self, task, work, batch):
+        if work.client is not None:
+            return super().loss(task, work, batch)
+        names, everyones = eraser.names(task.net.module), work.down.model.buffers
+        out = task.net(work.model, batch.x, train=True, taps=names.norms)
+        now = consistency.follow(work.aux, out.taps, self.gamma)
+        far = consistency.penalty(now, everyones, self.reg, self.beta)
+        return Loss(far, {k: t if k in names.local else everyones[k].clone() for k, t in out.buffers.items()}, now)
+
+
+@dataclass(frozen=True)
 class StatisticsInsideStay(FDSE):
     """The erasers' statistics stay those of the clients."""
 
@@ -490,7 +504,8 @@ class TimesLambda(FDSE):
         return loss if work.client is not None else loss._replace(value=self.lam * loss.value)
 
 
-@pytest.mark.parametrize("kind", [TrainsAll, StatisticsFollow, StatisticsInsideStay, AtTheTrainingRate, TimesLambda])
+@pytest.mark.parametrize("kind", [TrainsAll, StatisticsFollow, NormaliseByTheNewcomer, StatisticsInsideStay,
+                                  AtTheTrainingRate, TimesLambda])  # fmt: skip
 def test_the_oracle_of_adaptation_bites(kind):
     assert adaptation_gap(kind(**SETTINGS, adapt_lr=3.0), ADAPTS) > 1e-6
 
@@ -505,12 +520,37 @@ def test_adaptation_moves_the_erasers_alone_and_brings_the_statistics_nearer():
              if not torch.equal(t, (down.model.params | down.model.buffers)[k])}  # fmt: skip
     assert moved == names.personal | names.local
 
-    def far(at):
-        work = method.begin(task, down, None, info_of(site), site)._replace(model=at)
-        x = torch.cat([b.x for b in site.look()])
-        return float(method.loss(task, work, type(next(iter(site.look())))(x, site.labels)).value)
+    assert far_in_evaluation(setup, down, site, model) < far_in_evaluation(setup, down, site, down.model)
 
-    assert far(tree.clone(model)) < far(tree.clone(method.model_for(task, down, None)))
+
+def far_in_evaluation(setup, down, site, model):
+    """Eq. 7 of all images at once, each layer as the model answers."""
+    m, x = setup.method, torch.cat([b.x for b in site.look()])
+    norms = eraser.names(setup.task.net.module).norms
+    out = setup.task.net(tree.clone(model), x, train=False, taps=norms)
+    start = consistency.begin(norms, down.model.buffers, "first_batch", 1.0)
+    return float(consistency.penalty(consistency.follow(start, out.taps, m.gamma), down.model.buffers, m.reg, m.beta))
+
+
+def test_the_gradient_brings_nearer_what_is_evaluated():
+    """Beyond what the statistics inside the erasers do by following; less where the last norms take the batch's."""
+    far = {}
+    for kind, rate in ((FDSE, 30.0), (FDSE, 1e-12), (NormaliseByTheNewcomer, 30.0)):
+        setup, down, site = newcomer(kind(**SETTINGS, adapt_lr=rate), rounds=ROUNDS)
+        model = adapted(setup.method, setup.task, down, info_of(site), site, 11)
+        far[kind, rate] = far_in_evaluation(setup, down, site, model)
+    assert far[FDSE, 30.0] < 0.99 * far[FDSE, 1e-12] < 0.9 * far[NormaliseByTheNewcomer, 30.0]
+
+
+def test_norms_without_an_eraser_stay_as_they_are_too():
+    """Where erasers end the branches alone; and the network is left in training mode, as a pass of training does."""
+    case = Case(FDSE(blocks="last"), left_out=())
+    setup = set_up(replace(case.experiment(), model=ModelConfig("resnet18", {"small_input": True})), tiny_data())
+    task, site = setup.task, setup.sites[2]
+    down = setup.method.send(task, setup.start().server, None)
+    model, names = adapted(setup.method, task, down, info_of(site), site, 11), eraser.names(task.net.module)
+    moved = {k for k, t in model.buffers.items() if not torch.equal(t, down.model.buffers[k])}
+    assert moved == names.local and all(m.training for m in task.net.module.modules())
 
 
 def test_adaptation_is_the_same_in_every_engine_and_sees_no_label():

@@ -15,7 +15,7 @@ from fedshift.core.errors import ConfigError, MessageError
 from fedshift.core.net import Net, Variables
 from fedshift.core.optim import SGD
 from fedshift.core.task import Cohort
-from fedshift.core.translating import QUICK, Up, domain_of
+from fedshift.core.translating import QUICK, TrainHeads, Up, domain_of
 from fedshift.core.translator import Pool
 from fedshift.data import Domain, presets
 from fedshift.methods import lsi
@@ -526,6 +526,23 @@ def test_clients_without_a_class_in_common_are_refused_in_a_sentence():
     with pytest.raises(MessageError, match=r"lsi, stage translator: found latents of 2 clients and no class that two"):
         last(setup_of(replace(TESTED, labels="prior"), data=data))
     assert last(setup_of(data=data)).done == ROUNDS  # uniform labels have classes in common
+
+
+@pytest.mark.parametrize("times", [0, -1])
+@pytest.mark.parametrize("start", ["initial", "mean"])
+def test_class_counts_from_which_no_label_can_be_drawn_are_refused(monkeypatch, times, start):
+    """Zeros or negative numbers; where labels are uniform, nobody tells counts."""
+    finish = TrainHeads.finish
+
+    def spoilt(self, task, work):
+        up, client = finish(self, task, work)
+        return tree.map(lambda t: t * times, up) if work.site.name == "domain1" else up, client
+
+    monkeypatch.setattr(TrainHeads, "finish", spoilt)
+    expected = r"lsi, stage heads, client domain1: its class counts are \[.*\], expected .* above 0; check .*'uniform'"
+    with pytest.raises(MessageError, match=expected):
+        next(trajectory(setup_of(replace(TESTED, labels="prior", start=start))))
+    assert after(setup_of(replace(TESTED, start=start)), 2)
 
 
 def test_latents_or_a_translator_that_diverge_are_refused():

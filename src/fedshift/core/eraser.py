@@ -1,6 +1,7 @@
 """Domain shift erasers: a layer and its norm become a shared extractor and a personal eraser (FDSE, section 3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from .errors import ModelError
 from .following import Layer, feed_forwards, pairs
+from .net import BATCH_NORM
 
 Activation = Literal["relu", "leaky", "none"]
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "leaky": nn.LeakyReLU, "none": nn.Identity}
@@ -112,6 +114,20 @@ def names(module: nn.Module) -> Names:
         frozenset(f"{prefix}.{k}" for prefix, part in own for k, _ in part.named_parameters()),
         frozenset(f"{prefix}.{k}" for prefix, part in own for k, _ in part.named_buffers()),
     )
+
+
+@contextmanager
+def others_still(module: nn.Module) -> Iterator[None]:
+    """The norms inside erasers train; every other BatchNorm normalises by its running statistics and keeps them."""
+    local = names(module).local
+    module.train()  # as `Net` would, which then leaves the modes as they are
+    for name, inner in module.named_modules():
+        if isinstance(inner, BATCH_NORM) and f"{name}.running_mean" not in local:
+            inner.eval()
+    try:
+        yield
+    finally:
+        module.train()
 
 
 def blocks(module: nn.Module) -> dict[str, tuple[str, ...]]:

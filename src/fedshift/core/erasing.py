@@ -1,6 +1,7 @@
 """What a client does in a method with domain shift erasers: train, keep, and adapt at a new site (FDSE, section 3)."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -94,16 +95,16 @@ class Erasing(Algorithm[Server, Client, Shared, Shared]):
         return work._replace(aux=consistency.begin(norms, down.model.buffers, self.stat_init, weight))
 
     def loss(self, task: Task, work: Work, batch: Batch) -> Loss:
-        """Cross-entropy and lambda times Eq. 7; to adapt, Eq. 7 alone, and the last norms keep their statistics."""
+        """Cross-entropy and lambda times Eq. 7; to adapt, Eq. 7 alone, where the last norms are as in evaluation."""
         names, everyones = eraser.names(task.net.module), work.down.model.buffers
         if not self.lam and work.client is not None:
             return super().loss(task, work, batch)
-        out = task.net(work.model, batch.x, train=True, taps=names.norms)
+        with eraser.others_still(task.net.module) if work.client is None else nullcontext():
+            out = task.net(work.model, batch.x, train=True, taps=names.norms)
         now = consistency.follow(work.aux, out.taps, self.gamma)
         far = consistency.penalty(now, everyones, self.reg, self.beta)
         if work.client is None:
-            kept = {k: t if k in names.local else everyones[k].clone() for k, t in out.buffers.items()}
-            return Loss(far, kept, now, {"consistency": far})
+            return Loss(far, out.buffers, now, {"consistency": far})
         return Loss(F.cross_entropy(out.logits, batch.y) + now.weight * far, out.buffers, now, {"consistency": far})
 
     def finish(self, task: Task, work: Work) -> tuple[Shared, Client]:

@@ -201,11 +201,24 @@ class TrainHeads(Before[Alone, Head]):
                     known[d] = 1
                 yield overlay(Variables(*up.rest), up.head)
 
-        if self.main.start == "mean":
-            return Server(average(task, placed(), cohort), known, heads, server.latents, server.gan)
-        for _ in placed():
+        arriving = placed()
+        model = average(task, arriving, cohort) if self.main.start == "mean" else server.model
+        for _ in arriving:
             pass
-        return server._replace(heads=heads, known=known)
+        if "counts" in heads.facts:
+            self._check_counts(task, heads.facts["counts"].cpu(), cohort)
+        return server._replace(model=model, heads=heads, known=known)
+
+    def _check_counts(self, task: Task, counts: Tensor, cohort: Cohort) -> None:
+        """Synthetic labels are drawn by them."""
+        for name in (task.sites[client] for client in cohort.ids):
+            mine = counts[domain_of(task)[name]]
+            if float(mine.min()) < 0 or float(mine.sum()) <= 0:
+                raise MessageError(
+                    f"{self.main.name}, stage {self.name}, client {name}: its class counts are {mine.tolist()}, "
+                    "expected none below 0 and a sum above 0; check this site's labels, or set method.labels = "
+                    "'uniform'."
+                )
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,10 @@ def _round(here: Here, task: Task, engine: Engine, sites: Sequence[Site], plan: 
         new.server = server_side.aggregate(task, old.server, ups, cohort)
         for _ in ups:  # a method that ignores uploads still lets every client train
             pass
+        arrived.end_with(new.server, old.server if old.total else None)
     finally:
-        TURN.wait(device_done(arrived.largest))
-        arrived.refuse_bad()  # also where a method stumbled over what is refused here
+        TURN.wait(device_done([*arrived.largest, arrived.server[1]]))
+        arrived.refuse_bad(stage)  # also where a method stumbled over what is refused here
     new.metrics = arrived.metrics()
     return new
 
@@ -139,7 +140,7 @@ def first_contact(method: Method, task: Task, own: nn.Module, client: int) -> tu
 
 @dataclass
 class Arrivals:
-    """What is looked at when all uploads are there: on a GPU the host then waits once, not once for each."""
+    """What is looked at when the server is done: on a GPU the host then waits once, not once for each upload."""
 
     task: Task
     cohort: Cohort
@@ -147,6 +148,7 @@ class Arrivals:
     paths: list[list[str]] = field(default_factory=list)
     largest: list[Tensor] = field(default_factory=list)
     logs: list[Mapping[str, Tensor]] = field(default_factory=list)
+    server: tuple[list[str], Tensor] = field(default_factory=lambda: ([], torch.zeros(0)))
 
     def add(self, result: Result) -> None:
         """One client's."""
@@ -156,8 +158,13 @@ class Arrivals:
         self.largest.append(largest)
         self.logs.append(result.metrics)
 
-    def refuse_bad(self) -> None:
-        """An upload that holds NaN or infinity."""
+    def end_with(self, server: Any, known: Any) -> None:
+        """The server's next state; tensors that it has from a state that was looked at need no other look."""
+        seen = set() if known is None else {id(t) for _, t in tree.leaves(known)}
+        self.server = tree.extremes({path: t for path, t in tree.leaves(server) if id(t) not in seen})
+
+    def refuse_bad(self, stage: Method) -> None:
+        """An upload that holds NaN or infinity, or else a server's state."""
         for client, paths, largest in zip(self.ids, self.paths, self.largest, strict=True):
             if bad := tree.bad_among(paths, largest):
                 raise MessageError(
@@ -165,6 +172,12 @@ class Arrivals:
                     f"{bad}, expected finite numbers; lower the learning rate, clip the gradient, or check this site's "
                     "images."
                 )
+        if bad := tree.bad_among(*self.server):
+            rate = "method.server_lr" if hasattr(stage, "server_lr") else "the learning rate"
+            raise MessageError(
+                f"round {self.cohort.round}: the server's new state holds NaN or infinity in {bad}, expected finite "
+                f"numbers; lower {rate}."
+            )
 
     def metrics(self) -> dict[str, float]:
         """Their mean by the cohort's weights."""

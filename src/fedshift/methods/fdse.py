@@ -37,8 +37,8 @@ class FDSE(Erasing):
         "(24.84 MiB)",
         stays="each client's statistics inside its erasers; the server keeps every client's eraser parameters",
         unseen="the shared layers with the mean of the clients' erasers and statistics (report_stats = false: none). "
-        "Without labels it adapts by Algorithm 3: the regulariser alone trains the erasers' parameters, their "
-        "statistics follow the new site's images, and everything else stays, the last norms' statistics included",
+        "Without labels it adapts by Algorithm 3: the regulariser alone trains the erasers' parameters, and their "
+        "statistics follow the new site's images. The last norms normalise as in evaluation, by statistics that stay",
         needs=("batchnorm",),
         deviations=(
             "Statistics, what a new site starts from, and modules that are switched off are averaged with the "
