@@ -51,12 +51,15 @@ class Lost(Exception):
     """A picture that is not there as it was imported; in a few words."""
 
 
-def digest(pixels: Sequence[bytes | memoryview]) -> int:
-    """64 bits of SHA-256, for which most processors have instructions, as an int64."""
-    sha = hashlib.sha256()
-    for part in pixels:
-        sha.update(part)
-    return int.from_bytes(sha.digest()[:8], "little", signed=True)
+def digest(planes: Sequence[bytes | memoryview]) -> int:
+    """64 bits that pictures are known by, as an int64: of the SHA-256 of the CRC-32 of each half of each plane.
+
+    A CRC takes a quarter of the time of a SHA-256. Pictures that differ in two halves or more, as different ones do,
+    are told apart by 64 bits; even one half would leave 32, and any three bits of it.
+    """
+    parts = (part for plane in planes for part in (plane[: len(plane) // 2], plane[len(plane) // 2 :]))
+    sums = b"".join([zlib.crc32(part).to_bytes(4, "little") for part in parts])
+    return int.from_bytes(hashlib.sha256(sums).digest()[:8], "little", signed=True)
 
 
 def fetch(span: Span) -> bytes:
