@@ -34,6 +34,7 @@ BAD = (0, 3, 4, 20, 41)  # which pictures cannot be decoded
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(store, "PIECE", 4)
+    monkeypatch.setattr(_worker, "TOGETHER", 2 * 3 * SIZE**2)  # two pictures, so that a piece is written in parts
 
 
 def pictures(root, n=42, bad=()):
@@ -201,7 +202,7 @@ def killed_at(monkeypatch, moment, act):
 
 @pytest.mark.parametrize("bad", [(), (0, 5, 6)])
 def test_a_kill_at_any_moment_leaves_nothing_that_is_taken_for_whole(tmp_path, monkeypatch, bad):
-    found = manifest(pictures(tmp_path / "p", 14, bad))
+    found = manifest(pictures(tmp_path / "p", 18, bad))
     moment = 0
     while killed_at(monkeypatch, moment, lambda: open_store(found, SIZE, cache=tmp_path / "c", workers=1)):
         again = moment
