@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ BAD = (0, 3, 4, 20, 41)  # which pictures cannot be decoded
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(store, "PIECE", 4)
+    monkeypatch.setattr(_worker, "TOGETHER", 2 * 3 * SIZE**2)  # two pictures, so that a piece is written in parts
 
 
 def pictures(root, n=42, bad=()):
@@ -66,13 +68,30 @@ def is_right(made, found, bad=(), fit="crop"):
     assert made.images.dtype == torch.uint8 and torch.equal(made.images, expected(found, bad, fit))
     assert made.rows == tuple(row for i, row in enumerate(found.rows) if i not in bad)
     assert [row for row, _ in made.skipped] == [found.rows[i] for i in bad]
-    hashes = [hashlib.sha256(image.numpy().tobytes()).digest()[:8] for image in made.images]
-    assert made.content.tolist() == [int.from_bytes(h, "little", signed=True) for h in hashes]
+    assert made.content.tolist() == [known_by(image) for image in made.images]
     assert sorted(p.name for p in made.path.iterdir() if p.name != "checked.json") == [
         "content.npy", "index.json", "pixels.npy",
     ]  # fmt: skip
     assert np.array_equal(np.load(made.path / "pixels.npy"), made.images)
     return True
+
+
+def known_by(image):
+    """As the digest's words have it, in numpy."""
+    halves = [half for plane in image.numpy() for half in np.split(plane.ravel(), [plane.size // 2])]
+    sums = np.array([zlib.crc32(half.tobytes()) for half in halves], "<u4")
+    return int.from_bytes(hashlib.sha256(sums.tobytes()).digest()[:8], "little", signed=True)
+
+
+def test_the_digest_tells_bits_halves_and_planes_apart():
+    plain = [bytes(range(81)), bytes(range(81)), bytes(81)]
+    changed = [plain[::-1], [plain[0], plain[2], plain[1]], [p[40:] + p[:40] for p in plain]]
+    for plane in range(3):
+        for bit in range(8 * 81):
+            flipped = bytearray(plain[plane])
+            flipped[bit // 8] ^= 1 << bit % 8
+            changed.append([bytes(flipped) if k == plane else p for k, p in enumerate(plain)])
+    assert len({_worker.digest(p) for p in (plain, *changed)}) == len(changed) + 1
 
 
 @pytest.mark.parametrize("fit", ["crop", "squash"])
@@ -183,7 +202,7 @@ def killed_at(monkeypatch, moment, act):
 
 @pytest.mark.parametrize("bad", [(), (0, 5, 6)])
 def test_a_kill_at_any_moment_leaves_nothing_that_is_taken_for_whole(tmp_path, monkeypatch, bad):
-    found = manifest(pictures(tmp_path / "p", 14, bad))
+    found = manifest(pictures(tmp_path / "p", 18, bad))
     moment = 0
     while killed_at(monkeypatch, moment, lambda: open_store(found, SIZE, cache=tmp_path / "c", workers=1)):
         again = moment
