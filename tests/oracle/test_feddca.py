@@ -20,6 +20,7 @@ from fedshift.data import Dataset, Domain
 from fedshift.data.presets import PRESETS, preset
 from fedshift.data.protocols import deal
 from fedshift.experiment.config import Experiment
+from fedshift.experiment.runs import Folder, execute
 from fedshift.experiment.strict import build
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.feddca import FedDCA, Scored
@@ -428,11 +429,15 @@ def test_a_client_that_lacks_classes(method):
         assert q.tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_a_site_that_is_too_small_is_refused_before_it_trains():
-    few = tiny_data((60, 4, 50), classes=4)
-    setup = setup_of(FedDCA(), data=few)
-    with pytest.raises(DataError, match=r"site domain1: found \d images, .* expected two and one at least"):
-        last(setup)
+@pytest.mark.parametrize("sizes", [(60, 4, 50), (60, 50, 4)])
+@pytest.mark.parametrize("participation", [1.0, 0.3])
+def test_a_site_that_is_too_small_is_refused_before_anything_is_written(tmp_path, sizes, participation):
+    """Though it may take part much later: what is held out follows from the run's seed, its name and its labels."""
+    run = Case(FedDCA(), left_out=()).experiment(rounds=12, participation=participation)
+    site = f"domain{sizes.index(4)}"
+    with pytest.raises(DataError, match=rf"site {site}: found \d images, .* expected two and one at least"):
+        list(execute(run, Folder(tmp_path / "run"), tiny_data(sizes, classes=4)))
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_is_decided_by_what_is_not_measured():
