@@ -22,7 +22,7 @@ from ..data.recipes import RECIPES
 from ..engines import ENGINES, Engine
 from ..engines.base import Method, remember
 from ..engines.loop import Plan, State, first_contact
-from ..eval.adapt import Adapt, Adapter, choose, enough, images_for
+from ..eval.adapt import Adapt, Adapter, choose, enough, has_start, images_for
 from ..eval.evaluate import Evaluator
 from .config import Experiment
 
@@ -83,6 +83,8 @@ def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1, th
 
 def _evaluator(config: Experiment, task: Task, federation: Federation, transform: Transform) -> Evaluator:
     e = config.eval
+    if federation.unseen and e.unseen == "global":
+        has_start(config.method.stages()[-1], task, needed=True)
     adapter = adapter_for(config, task, transform, e.adapt, alone=e.unseen in ("sites", "ensemble"))
     for held in federation.unseen if adapter else ():
         enough(images_for(federation, held))
