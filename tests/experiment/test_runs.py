@@ -11,7 +11,7 @@ import torch
 
 from fedshift.core import state as states
 from fedshift.core import tree
-from fedshift.core.errors import CheckpointError, ConfigError, DataError, MessageError, ModelError
+from fedshift.core.errors import CheckpointError, ConfigError, DataError, MessageError, ModelError, UnseenSite
 from fedshift.core.optim import SGD
 from fedshift.experiment import files, runs, strict
 from fedshift.experiment.checkpoint import load_checkpoint
@@ -26,8 +26,12 @@ from fedshift.experiment.config import (
 from fedshift.experiment.runs import Folder, execute, folder_of
 from fedshift.experiment.setup import set_up
 from fedshift.methods import METHODS
+from fedshift.methods.fdse import FDSE
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.fedbn import FedBN
+from fedshift.methods.hfedf import HFedF
+from fedshift.methods.local import Local
+from fedshift.methods.rfeddis import RFedDis
 from fedshift.methods.scaffold import Scaffold
 from fedshift.testing import difference, quick, tiny_data
 
@@ -188,6 +192,28 @@ def test_what_is_refused_leaves_no_folder(tmp_path):
     with pytest.raises(DataError):
         list(execute(config(data=DataConfig(left_out=("nowhere",))), Folder(tmp_path / "run"), tiny_data()))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        RFedDis(report_norm=False),
+        RFedDis(share_global_head=False),
+        FDSE(report_stats=False),
+        HFedF(newcomer="refuse"),
+        HFedF(newcomer="refuse", embedding="autoencoder"),
+        Local(),
+    ],
+    ids=lambda m: m.name,
+)
+def test_a_method_without_a_model_for_unseen_sites_is_refused_before_anything_is_written(method, tmp_path):
+    unseen = EvalConfig(unseen="global", every=3)
+    with pytest.raises(UnseenSite, match=r"a new site has no|so a new site has none"):
+        list(execute(config(method=method, eval=unseen), Folder(tmp_path / "run"), tiny_data()))
+    assert not (tmp_path / "run").exists()
+    for other in ({"eval": EvalConfig()}, {"eval": unseen, "data": DataConfig()}):  # or there is no unseen site
+        assert set_up(config(method=method, **other), tiny_data()).rounds
+    assert set_up(config("lsi", eval=unseen), tiny_data()).rounds > 3
 
 
 def test_what_a_folder_holds(tmp_path):

@@ -90,6 +90,26 @@ BAD: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
         lambda w: w | {"body.0.1.weight": torch.ones(2, dtype=torch.int64)},
         "'body.0.1.weight' is torch.int64 instead of torch.float32",
     ),
+    "NaN": (
+        lambda w: w | {"body.0.0.weight": torch.full((2, 3, 3, 3), float("nan"))},
+        r"'body.0.0.weight' holds NaN or infinity as torch.float32; expected",
+    ),
+    "infinity once cast": (
+        lambda w: w | {"body.0.1.weight": torch.full((2,), 1e300, dtype=torch.float64)},
+        "'body.0.1.weight' holds NaN or infinity as torch.float32",
+    ),
+    "infinite statistics": (
+        lambda w: w | {"body.2.1.running_mean": torch.full((8,), -float("inf"))},
+        "'body.2.1.running_mean' holds NaN or infinity",
+    ),
+    "negative variances": (
+        lambda w: w | {"body.2.1.running_var": -w["body.2.1.running_var"]},
+        "'body.2.1.running_var' holds variances below 0",
+    ),
+    "NaN in a classifier that fits": (
+        lambda w: w | {"classifier.bias": torch.full((3,), float("nan"))},
+        "'classifier.bias' holds NaN or infinity",
+    ),
     "many": (lambda w: without(w, *[k for k in w if k.startswith("body.0")]), "is missing and 3 more"),
 }
 
@@ -151,6 +171,16 @@ def test_a_classifier_made_otherwise_is_passed_over(tmp_path: Path) -> None:
     assert all(torch.equal(t, narrow.state_dict()[key]) for key, t in same.state_dict().items())
     with pytest.raises(ModelError, match=r"'fc.out.weight' has shape \(4, 8\) instead of \(4, 9\)"):
         build("resnet18", (3, 32, 32), 4, latent=9, weights=str(tmp_path / "n.safetensors"))
+
+
+def test_of_a_head_for_other_classes_what_fits_is_taken(tmp_path: Path) -> None:
+    """With `latent`, the layer before the classifier and its statistics do not depend on the classes."""
+    given = build("resnet18", (3, 32, 32), 4, latent=8).state_dict()
+    given = {k: t + 0.25 if t.is_floating_point() else t for k, t in given.items()}
+    save_file(given, tmp_path / "w.safetensors")
+    other = build("resnet18", (3, 32, 32), 7, latent=8, weights=str(tmp_path / "w.safetensors"))
+    assert other.loaded is not None and set(other.loaded.kept) == {"fc.out.weight", "fc.out.bias"}
+    assert all(torch.equal(t, given[k]) for k, t in other.state_dict().items() if not k.startswith("fc.out."))
 
 
 def test_a_file_that_names_its_strides_is_believed(tmp_path: Path) -> None:

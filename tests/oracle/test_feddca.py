@@ -20,6 +20,7 @@ from fedshift.data import Dataset, Domain
 from fedshift.data.presets import PRESETS, preset
 from fedshift.data.protocols import deal
 from fedshift.experiment.config import Experiment
+from fedshift.experiment.runs import Folder, execute
 from fedshift.experiment.strict import build
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.feddca import FedDCA, Scored
@@ -57,41 +58,51 @@ def trained(setup, start, k, t, rows):
     return module.eval()
 
 
-def reference(setup, m):
+def weighed(like, states, share):
+    """The clients' mean; the largest count of steps."""
+    mean = {
+        key: sum(share[k] * s[key] for k, s in states.items()) if v.is_floating_point()
+        else torch.stack([s[key] for s in states.values()]).amax(0)
+        for key, v in (like.params | like.buffers).items()
+    }  # fmt: skip
+    return Variables({key: mean[key] for key in like.params}, {key: mean[key] for key in like.buffers})
+
+
+def reference(setup, m, rounds=ROUNDS):
     """Section 2 in numbers of Python; every client is measured after it has trained."""
     task, n = setup.task, len(setup.sites)
-    theta, a, q = task.net.variables(), None, [[1 / task.classes] * task.classes] * n
-    for t in range(ROUNDS):
-        w = [0.0] * n if a is None else [1 / max(x, 0.01) / sum(1 / max(y, 0.01) for y in a) for x in a]
-        modules, a = [], []
-        for k, site in enumerate(setup.sites):
-            train, val = rows_of(setup, m, k, t, min(1, m.base + m.extra * w[k]), q[k])
-            modules.append(trained(setup, theta, k, t, train))
+    theta, a, q = task.net.variables(), {}, [[1 / task.classes] * task.classes] * n
+    for t in range(rounds):
+        ids, w = setup.plan.cohort("main", t, n), {k: 1 / max(x, 0.01) for k, x in a.items()}
+        states = {}
+        for k, site in ((k, setup.sites[k]) for k in ids):
+            size = min(1, m.base + m.extra * (w[k] / sum(w.values()) if k in w else 0))
+            train, val = rows_of(setup, m, k, t, size, q[k])
+            module = trained(setup, theta, k, t, train)
             with torch.no_grad():
-                ok = torch.cat([modules[k](b.x).argmax(1) == b.y for b in site.look(val)])
-            a.append(float(ok.double().mean()))
+                ok = torch.cat([module(b.x).argmax(1) == b.y for b in site.look(val)])
+            states[k], a[k] = module.state_dict(), float(ok.double().mean())
             by = [ok[site.labels[val] == c].double().mean() for c in range(task.classes)]
             inverse = [1 / max(float(x) if x == x else a[k], 0.01) for x in by]  # NaN: no image of this class
             q[k] = [m.beta / task.classes + (1 - m.beta) * x / sum(inverse) for x in inverse]
-        share = [x / sum(a) for x in a] if sum(a) else [1 / n] * n
-        states = [mod.state_dict() for mod in modules]
-        mean = {
-            key: sum(s * d[key] for s, d in zip(share, states, strict=True)) if v.is_floating_point()
-            else torch.stack([d[key] for d in states]).amax(0) for key, v in states[0].items()
-        }  # fmt: skip
-        theta = Variables({key: mean[key] for key in theta.params}, {key: mean[key] for key in theta.buffers})
-    return theta, a, q
+        total = sum(a[k] for k in ids)
+        theta = weighed(theta, states, {k: a[k] / total if total else 1 / len(ids) for k in ids})
+    return theta, [a.get(k, -1.0) for k in range(n)], q
 
 
 def gap(method, like=None):
     """How far the method ends from the plain loop, which follows the settings of `like`."""
     setup = setup_of(method)
-    state, (theta, a, q) = last(setup), reference(setup, like or method)
+    return apart(last(setup), reference(setup, like or method))
+
+
+def apart(state, truth):
+    theta, a, q = truth
     ends = [difference(dict(tree.leaves(theta)), dict(tree.leaves(state.server.model)))]
     ends += [float((state.server.accuracy - torch.tensor(a, dtype=torch.float64)).abs().max())]
     ends += [
-        float((state.memory[k].client.ratios - torch.tensor(q[k], dtype=torch.float64)).abs().max())
-        for k in range(len(q))
+        float((memory.client.ratios - torch.tensor(q[k], dtype=torch.float64)).abs().max())
+        for k, memory in state.memory.items()
     ]
     return max(ends)
 
@@ -170,6 +181,26 @@ class Cumulates(FedDCA):
     def send(self, task, server, client):
         down = super().send(task, server, client)
         return down._replace(size=(down.size + 0.1 * (server.accuracy >= 0).any()).clamp(max=1))
+
+
+# -- some of the clients -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CountsUploads(FedDCA):
+    """The n-th accuracy that comes is taken for client n's."""
+
+    def aggregate(self, task, server, ups, cohort):
+        return super().aggregate(task, server, ups, cohort._replace(ids=tuple(range(len(cohort.ids)))))
+
+
+@pytest.mark.parametrize("method", [TESTED, CountsUploads(extra=0.9, beta=0.2)], ids=lambda m: type(m).__name__)
+def test_a_cohort_equals_the_plain_loop(method):
+    """Clients 0 and 2, then 1 and 2: of these one is known by now."""
+    setup = setup_of(method, rounds=2, participation=0.6)
+    plans = (replace(setup.plan, seed=s) for s in range(99))
+    plan = next(p for p in plans if [p.cohort("main", t, 3) for t in range(2)] == [[0, 2], [1, 2]])
+    setup = replace(setup, plan=plan)
+    far = apart(last(setup), reference(setup, TESTED, 2))
+    assert far < 1e-12 if method is TESTED else far > 1e-6
 
 
 BROKEN = (
@@ -428,11 +459,15 @@ def test_a_client_that_lacks_classes(method):
         assert q.tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_a_site_that_is_too_small_is_refused_before_it_trains():
-    few = tiny_data((60, 4, 50), classes=4)
-    setup = setup_of(FedDCA(), data=few)
-    with pytest.raises(DataError, match=r"site domain1: found \d images, .* expected two and one at least"):
-        last(setup)
+@pytest.mark.parametrize("sizes", [(60, 4, 50), (60, 50, 4)])
+@pytest.mark.parametrize("participation", [1.0, 0.3])
+def test_a_site_that_is_too_small_is_refused_before_anything_is_written(tmp_path, sizes, participation):
+    """Though it may take part much later: what is held out follows from the run's seed, its name and its labels."""
+    run = Case(FedDCA(), left_out=()).experiment(rounds=12, participation=participation)
+    site = f"domain{sizes.index(4)}"
+    with pytest.raises(DataError, match=rf"site {site}: found \d images, .* expected two and one at least"):
+        list(execute(run, Folder(tmp_path / "run"), tiny_data(sizes, classes=4)))
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_is_decided_by_what_is_not_measured():

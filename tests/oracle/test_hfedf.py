@@ -51,14 +51,14 @@ def written(setup, h, i):
     return phi
 
 
-def reference(setup, m):
+def reference(setup, m, rounds=ROUNDS):
     """Algorithms 1 to 4, with the mean and the cosines of whole gradients, and the EMA's shadow as printed."""
     h = {k: t.clone().requires_grad_() for k, t in setup.start().server.h.items()}
-    opt = torch.optim.Adam(h.values(), lr=m.server_lr, weight_decay=m.server_wd)
-    n, shadow = torch.tensor([s.examples for s in setup.sites], dtype=torch.float64), {}
-    for t in range(ROUNDS):
-        grads = []
-        for i in range(len(setup.sites)):
+    opt, shadow = torch.optim.Adam(h.values(), lr=m.server_lr, weight_decay=m.server_wd), {}
+    for t in range(rounds):
+        grads, ids = [], setup.plan.cohort("main", t, len(setup.sites))
+        n = torch.tensor([setup.sites[i].examples for i in ids], dtype=torch.float64)
+        for i in ids:
             phi = written(setup, h, i)
             after = trained(setup, {k: p.detach() for k, p in phi.items()}, i, t)
             value = sum(((p.detach() - after[k]) * p).sum() for k, p in phi.items())
@@ -81,7 +81,10 @@ def reference(setup, m):
 def gap(method, like=None):
     """How far the method's hypernetwork ends from the plain loop's, which follows the settings of `like`."""
     setup = setup_of(method)
-    end, plain = last(setup).server.h, reference(setup, like or method)
+    return apart(last(setup).server.h, reference(setup, like or method))
+
+
+def apart(end, plain):
     assert set(end) == set(plain)
     return max(float((end[k] - plain[k]).abs().max()) for k in end)
 
@@ -187,6 +190,38 @@ SETTINGS = {"ema": 0.6, "ema_warmup": 1, "server_wd": 1e-3, "server_lr": 0.01, "
 )
 def test_the_oracle_bites(mutant):
     assert gap(mutant, TESTED) > 1e-6
+
+
+# -- some of the clients -------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class AlignsTheFirst(HFedF):
+    """Agreement is that of the first clients' embeddings, not of those who took part."""
+
+    def _gamma(self, task, server, delta, cohort):
+        return super()._gamma(task, server, delta, cohort._replace(ids=tuple(range(len(cohort.ids)))))
+
+
+@dataclass(frozen=True)
+class TeachesTheFirst(HFedF):
+    """Changes are pulled back through the first clients' embeddings."""
+
+    def _descend(self, task, server, delta, gamma, cohort):
+        return super()._descend(task, server, delta, gamma, cohort._replace(ids=tuple(range(len(cohort.ids)))))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [TESTED, replace(TESTED, weights="examples"), AlignsTheFirst(**SETTINGS), TeachesTheFirst(**SETTINGS)],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_cohort_equals_the_plain_loop(method):
+    """Clients 0 and 2, then 1 and 2; an absent one's embedding moves by Adam's memory and the penalty."""
+    setup = Case(method, optimizer=SGD(lr=0.05), left_out=()).setup(rounds=2, participation=0.6)
+    plans = (replace(setup.plan, seed=s, keep=False) for s in range(99))
+    plan = next(p for p in plans if [p.cohort("main", t, 3) for t in range(2)] == [[0, 2], [1, 2]])
+    setup = replace(setup, plan=plan)
+    far = apart(last(setup).server.h, reference(setup, replace(TESTED, weights=method.weights), 2))
+    assert far < 1e-12 if type(method) is HFedF else far > 1e-6
 
 
 # -- section 3.1: the sign ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from fedshift.core.task import Cohort
 from fedshift.core.translating import QUICK, TrainHeads, Up, domain_of
 from fedshift.core.translator import Pool
 from fedshift.data import Domain, presets
+from fedshift.experiment.runs import Folder, execute
 from fedshift.methods import lsi
 from fedshift.methods.lsi import LSI
 from fedshift.testing import CHECKS, Case, difference, last, tiny_data, trajectory
@@ -496,8 +497,11 @@ def test_answers_depend_on_neighbours_in_the_diagnostic_alone():
 
 
 # -- bad input -------------------------------------------------------------------------------------------
-def test_one_client_is_refused_before_anything_begins():
+def test_one_client_is_refused_before_anything_begins(tmp_path):
     alone = {"left_out": ("domain0", "domain1")}
+    with pytest.raises(ConfigError, match="lsi: found one client"):
+        list(execute(Case(TESTED, **alone).experiment(), Folder(tmp_path / "run"), tiny_data()))
+    assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match=r"lsi: found one client, expected two .* set method.lambda_di = 0"):
         setup_of(**alone).start()
     assert last(setup_of(replace(TESTED, lambda_di=0.0), **alone)).done == ROUNDS

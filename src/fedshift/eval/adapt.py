@@ -46,7 +46,7 @@ def choose(asked: Adapt, method: Method, task: Task, *, alone: bool = False) -> 
 
     `alone`: models that the sites have trained answer at a new one, from which a method's own rule does not start.
     """
-    own = bool(method.phases(task, labelled=False)) and not alone and _has_start(method, task, asked)
+    own = bool(method.phases(task, labelled=False)) and not alone and has_start(method, task, needed=asked == "method")
     norms = bool(measured_layers(task.net))
     if asked == "none":
         return None
@@ -73,16 +73,17 @@ def choose(asked: Adapt, method: Method, task: Task, *, alone: bool = False) -> 
     return asked if asked != "auto" else "method" if own else "norm"
 
 
-def _has_start(method: Method, task: Task, asked: Adapt) -> bool:
-    """Whether the method has a model for a new site at all: better known now than after training."""
-    if len(method.stages()) > 1:
-        return True  # its server has nothing to send before the earlier stages
+def has_start(method: Method, task: Task, *, needed: bool) -> bool:
+    """Whether the method has a model for a new site at all: better known, or if `needed` refused, now than later."""
     try:
         method.model_for(task, method.send(task, method.init_server(task), None), None)
     except UnseenSite:
-        if asked == "method":
+        if needed:
             raise
         return False
+    except Exception:
+        if len(method.stages()) == 1:
+            raise  # else its server may have nothing to send before the earlier stages
     return True
 
 

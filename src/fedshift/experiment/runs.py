@@ -97,22 +97,23 @@ def execute(
     if folder.done.exists():
         return
     setup = set_up(config, data, workers, folder.began().get("threads", 0))  # bits follow from the threads of a step
+    new = None if folder.checkpoint.exists() else setup.start()
     with owned(folder.path):
         folder.failed.unlink(missing_ok=True)
-        state, seconds = _begin(config, folder, setup, workers)
+        state, seconds = _begin(config, folder, setup, new, workers)
         yield from rounds(config, setup, journal_of(config, folder), state, seconds)
         write_whole(folder.done, json.dumps({"rounds": setup.rounds}).encode())
 
 
-def _begin(config: Experiment, folder: Folder, setup: Setup, workers: int) -> tuple[State, float]:
-    """A new run's first files, or the state of an interrupted one, with its records cut back to it."""
+def _begin(config: Experiment, folder: Folder, setup: Setup, new: State | None, workers: int) -> tuple[State, float]:
+    """A `new` run's first files, or the state of an interrupted one, with its records cut back to it."""
     if not folder.checkpoint.exists():
         write_whole(folder.config, strict.to_toml(config).encode())
         write_whole(folder.path / "versions.json", json.dumps({**versions(), "workers": workers}, indent=1).encode())
         write_whole(folder.path / "split.json", json.dumps(setup.evaluator.federation.record, indent=1).encode())
         for path in (folder.records, folder.timings):
             cut(path, 0)
-        return setup.start(), 0.0
+        return new or setup.start(), 0.0
     state, extra = load_checkpoint(folder.checkpoint, config.method, setup.task.net)
     cut(folder.records, extra["records"])
     cut(folder.timings, extra["timings"])

@@ -1,18 +1,19 @@
 """From a configuration to everything that a run needs; all checks that can be made before training are made here."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import models
 from ..core import seeds, state
+from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError, ModelError
 from ..core.net import BATCH_NORM, Net
-from ..core.task import Rules, Task
+from ..core.task import Round, Rules, Task
 from ..data import Dataset, federate, load
 from ..data.augment import Transform
 from ..data.batches import Budget, ClientData
@@ -21,7 +22,7 @@ from ..data.recipes import RECIPES
 from ..engines import ENGINES, Engine
 from ..engines.base import Method, remember
 from ..engines.loop import Plan, State, first_contact
-from ..eval.adapt import Adapt, Adapter, choose, enough, images_for
+from ..eval.adapt import Adapt, Adapter, choose, enough, has_start, images_for
 from ..eval.evaluate import Evaluator
 from .config import Experiment
 
@@ -60,7 +61,7 @@ def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1, th
     federation = _federation(config, data, dtype, device)
     build = _networks(config, data, dtype, device)
     net = Net(build(), autocast=torch.bfloat16 if config.precision == "bf16" else None)
-    _check_fit(config, net, federation)
+    _check_fit(config, net)
     sites = federation.pooled() if config.method.pools else federation.train
     engine = ENGINES[config.engine]()
     engine.use(workers, threads)
@@ -74,20 +75,16 @@ def set_up(config: Experiment, data: Dataset | None = None, workers: int = 1, th
         seed=config.seed,
         exact=exact,
     )
+    _check_sites(config, task, sites)
     plan = _plan(config, task, build)
     evaluator = replace(_evaluator(config, task, federation, sites[0].transform), spread=engine.spread)
-    return Setup(
-        config.method,
-        task,
-        engine,
-        sites,
-        plan,
-        evaluator,
-    )
+    return Setup(config.method, task, engine, sites, plan, evaluator)
 
 
 def _evaluator(config: Experiment, task: Task, federation: Federation, transform: Transform) -> Evaluator:
     e = config.eval
+    if federation.unseen and e.unseen == "global":
+        has_start(config.method.stages()[-1], task, needed=True)
     adapter = adapter_for(config, task, transform, e.adapt, alone=e.unseen in ("sites", "ensemble"))
     for held in federation.unseen if adapter else ():
         enough(images_for(federation, held))
@@ -169,21 +166,40 @@ def _check_initial(method: Method, task: Task, own: nn.Module) -> None:
         )
 
 
-def _check_fit(config: Experiment, net: Net, federation: Federation) -> None:
-    """What would otherwise fail in the middle of a run, or silently mean something else."""
-    if net.under(*BATCH_NORM):
-        for site in federation.train:
-            if min(site.examples, config.local.batch) < 2:
-                raise DataError(
-                    f"site {site.name}: found batches of one image, expected at least two, since network "
-                    f"{config.model.name!r} has BatchNorm layers; raise local.batch, give the site more images, "
-                    "or choose a network without BatchNorm."
-                )
-    elif "batchnorm" in config.method.card.needs:
+def _check_fit(config: Experiment, net: Net) -> None:
+    """Refuse a network that a method cannot work on."""
+    if "batchnorm" in config.method.card.needs and not net.under(*BATCH_NORM):
         raise ModelError(
             f"method {config.method.name!r} works on BatchNorm layers, and network {config.model.name!r} has none; "
             "choose a network that has them, such as 'small-cnn'."
         )
+
+
+def _check_sites(config: Experiment, task: Task, sites: Sequence[ClientData]) -> None:
+    """Refuse a site whose images are too few, whenever it would first take part."""
+    chosen = _chosen_rows(config, task, sites)
+    for site, rows in zip(sites, chosen, strict=True) if task.net.under(*BATCH_NORM) else ():
+        if min(site.examples if rows is None else len(rows), config.local.batch) < 2:
+            raise DataError(
+                f"site {site.name}: found batches of one image, expected at least two, since network "
+                f"{config.model.name!r} has BatchNorm layers; raise local.batch, give the site more images, "
+                "or choose a network without BatchNorm."
+            )
+
+
+def _chosen_rows(config: Experiment, task: Task, sites: Sequence[ClientData]) -> list[Tensor | None]:
+    """Which of a site's images a method chooses for a first round: it refuses a site from which it cannot choose."""
+    method = config.method
+    if len(method.stages()) > 1 or type(method).begin is Algorithm.begin:
+        return [None] * len(sites)
+    server, rows = method.init_server(task), list[Tensor | None]()
+    for i, site in enumerate(sites):
+        down = method.send(task, server, i)
+        info = Round(0, config.federation.rounds, task.optimizer.lr, site.steps(), site.examples, config.seed)
+        with seeds.scope(info.seed):
+            client = remember(method, task, down, None, None).client
+            rows.append(method.begin(task, down, client, info, site).rows)
+    return rows
 
 
 def versions() -> dict[str, Any]:

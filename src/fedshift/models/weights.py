@@ -1,6 +1,5 @@
 """Reading trained weights from a local safetensors file into a network."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..core.errors import ModelError
+from ..core.net import BATCH_NORM
 
 Tensors = dict[str, Tensor]
 
@@ -24,9 +24,10 @@ class Loaded(NamedTuple):
 def load_weights(module: nn.Module, path: str | Path, classifier: str, *, replaced: bool = False) -> Loaded:
     """Copy a file's tensors into `module`, cast to its dtypes; all or nothing.
 
-    Every tensor of the module must be there with its shape, and no other; only the sub-module named
-    `classifier` may be absent or made for another number of classes: it is then left as it is. `replaced` says that
-    the module's is made otherwise than the file's, which is then passed over, unless its tensors have the same names.
+    Every tensor of the module must be there with its shape, finite, and no other; only the sub-module named
+    `classifier` may be absent or made for another number of classes: it, or what depends on that number, is then left
+    as it is. `replaced` says that the module's is made otherwise than the file's, which is then passed over, unless its
+    tensors have the same names.
     """
     own, found = module.state_dict(), _read(path)
     if replaced:
@@ -36,8 +37,8 @@ def load_weights(module: nn.Module, path: str | Path, classifier: str, *, replac
         raise ModelError(
             f"{type(module).__name__} has no tensors under {classifier!r}, expected its classifier there; name it."
         )
-    kept = head if _of_other_classes(own, found, head) else set()
-    problems = [p for name in sorted(own.keys() | found.keys()) if (p := _problem(name, own, found, kept))]
+    kept, names = _kept(own, found, head), sorted(own.keys() | found.keys())
+    problems = [p for name in names if (p := _problem(name, own, found, kept))] or _bad_values(module, found, kept)
     if problems:
         raise ModelError(_sentence(path, problems, classifier))
     with torch.no_grad():
@@ -69,10 +70,11 @@ def _unreadable(path: str | Path, error: Exception) -> ModelError:
     )
 
 
-def _of_other_classes(own: Tensors, found: Tensors, head: Iterable[str]) -> bool:
-    """Whether the file's classifier is absent, or differs in the first axis, which counts the classes."""
-    there = [name for name in head if name in found]
-    return not there or any(found[name].shape[:1] != own[name].shape[:1] for name in there)
+def _kept(own: Tensors, found: Tensors, head: set[str]) -> set[str]:
+    """The classifier's tensors, if absent; or those that differ in the first axis, which counts the classes."""
+    there = head & found.keys()
+    differ = {name for name in there if found[name].shape[:1] != own[name].shape[:1]}
+    return differ | (head - there) if differ or not there else set()
 
 
 def _problem(name: str, own: Tensors, found: Tensors, kept: set[str]) -> str:
@@ -90,9 +92,25 @@ def _problem(name: str, own: Tensors, found: Tensors, kept: set[str]) -> str:
     return ""
 
 
+def _bad_values(module: nn.Module, found: Tensors, kept: set[str]) -> list[str]:
+    """Which tensors of a file that fits otherwise nobody can compute with, once they have the network's dtypes."""
+    norms = ((name, m) for name, m in module.named_modules() if isinstance(m, BATCH_NORM))
+    variances = {f"{name}.running_var" if name else "running_var" for name, _ in norms}
+    problems = []
+    for name, want in module.state_dict().items():
+        if name in kept or not want.is_floating_point():
+            continue
+        if not bool((t := found[name].to(want.dtype)).isfinite().all()):
+            problems.append(f"{name!r} holds NaN or infinity as {want.dtype}")
+        elif name in variances and bool((t < 0).any()):
+            problems.append(f"{name!r} holds variances below 0")
+    return problems
+
+
 def _sentence(path: str | Path, problems: list[str], classifier: str) -> str:
     first = ", ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
     return (
         f"Weights file {path} does not fit the network: {first}; expected its very tensors, "
-        f"{classifier!r} alone may differ; choose a file made for this network, or leave `weights` empty."
+        f"all finite, of which {classifier!r} alone may differ; choose a file made for this network, or leave "
+        "`weights` empty."
     )
