@@ -187,7 +187,10 @@ def test_residual_networks():
     ]
     deep = install(deep, "last")
     assert len(names(deep).norms) == 16 and deep(x).shape == (6, 4)
-    assert len(names(install(built("alexnet-fdse")[0], "last")).norms) == 7  # no shortcuts: all
+    plain = built("alexnet-fdse")[0]
+    with pytest.raises(ModelError, match=r"'last': found 7 layers .*, none at the end of a branch .*blocks = 'all'\."):
+        install(plain, "last")
+    assert not any(isinstance(m, Eraser) for m in plain.modules())
 
 
 class PreActivation(nn.Module):

@@ -325,6 +325,8 @@ def test_no_run_here(tmp_path):
         ({"data": DataConfig(clients_per_domain=50)}, DataError, "found 21 training images for 50 clients"),
         ({"data": DataConfig(limit=1)}, DataError, "batches of one image"),
         ({"local": LocalConfig(batch=1)}, DataError, "raise local.batch"),
+        ({"local": LocalConfig(sample=0.05)}, DataError, "site domain1: found batches of one image"),
+        ({"local": LocalConfig(sample=0.05, steps=3, epochs=1)}, DataError, "raise local.batch or local.sample"),
         ({"method": FedBN(), "model": ModelConfig("mlp", {})}, ModelError, "'mlp' has none"),
         ({"model": ModelConfig("smal-cnn", {})}, ModelError, "did you mean 'small-cnn'"),
         ({"device": "cuda"}, ConfigError, "no GPU"),
@@ -344,6 +346,10 @@ def test_one_image_is_enough_without_batchnorm():
         tiny_data(sizes),
     )
     assert [site.examples for site in setup.sites] == [1, 1] and setup.rounds == 3
+
+
+def test_a_method_that_chooses_its_images_does_not_look_at_local_sample():
+    assert set_up(config("feddca", local=LocalConfig(sample=0.05)), tiny_data()).rounds == 3
 
 
 def test_a_class_that_a_client_lacks_is_no_problem(tmp_path):

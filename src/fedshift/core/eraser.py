@@ -1,6 +1,6 @@
 """Domain shift erasers: a layer and its norm become a shared extractor and a personal eraser (FDSE, section 3)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError
-from .following import Layer, feed_forwards, pairs
+from .following import Layer, Pair, feed_forwards, pairs
 from .net import BATCH_NORM
 
 Activation = Literal["relu", "leaky", "none"]
@@ -71,6 +71,17 @@ class Rows(nn.Module):
         return z.view(*x.shape[:-1], -1)
 
 
+def _ends_of_branches(module: nn.Module, found: Sequence[Pair], ends: Sequence[str]) -> list[Pair]:
+    chosen = [pair for pair in found if pair.ends_branch]
+    if found and not chosen and not ends:
+        raise ModelError(
+            f"{type(module).__name__} with blocks = 'last': found {len(found)} layers before a BatchNorm, none at the "
+            "end of a branch beside a shortcut, expected one at least; choose a network with shortcuts, such as "
+            "'resnet18', or set method.blocks = 'all'."
+        )
+    return chosen
+
+
 class Names(NamedTuple):
     """What belongs to whom in a network with erasers; all tensors not named here are everybody's."""
 
@@ -88,8 +99,8 @@ def install(
     """
     options: dict[str, Any] = {"ratio": ratio, "kernel": kernel, "act": act}
     found, ends = pairs(module), feed_forwards(module)
-    if where == "last" and any(pair.ends_branch for pair in found):
-        found = [pair for pair in found if pair.ends_branch]
+    if where == "last":
+        found = _ends_of_branches(module, found, ends)
     if not found and not ends:
         raise ModelError(
             f"{type(module).__name__}: found no convolution or linear layer with a BatchNorm after it and no "

@@ -179,11 +179,12 @@ def _check_sites(config: Experiment, task: Task, sites: Sequence[ClientData]) ->
     """Refuse a site whose images are too few, whenever it would first take part."""
     chosen = _chosen_rows(config, task, sites)
     for site, rows in zip(sites, chosen, strict=True) if task.net.under(*BATCH_NORM) else ():
-        if min(site.examples if rows is None else len(rows), config.local.batch) < 2:
+        drawn = site.budget.share(site.examples) if rows is None else len(rows)
+        if min(drawn, config.local.batch) < 2:
             raise DataError(
                 f"site {site.name}: found batches of one image, expected at least two, since network "
-                f"{config.model.name!r} has BatchNorm layers; raise local.batch, give the site more images, "
-                "or choose a network without BatchNorm."
+                f"{config.model.name!r} has BatchNorm layers; raise local.batch or local.sample, give the site more "
+                "images, or choose a network without BatchNorm."
             )
 
 
