@@ -1,7 +1,9 @@
 """FedDCA against a plain loop and against cases on paper; and these against broken methods."""
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from math import floor
 
 import pytest
@@ -22,6 +24,7 @@ from fedshift.data.protocols import deal
 from fedshift.experiment.config import Experiment
 from fedshift.experiment.runs import Folder, execute
 from fedshift.experiment.strict import build
+from fedshift.methods import feddca
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.feddca import FedDCA, Scored
 from fedshift.testing import CHECKS, Case, difference, everything, last, models_by_site, tiny_data, trajectory
@@ -428,6 +431,15 @@ def test_zero_accuracy_everywhere():
         assert tree.first_bad(everything(state)) is None
     assert sizes(NeverRight(), *state.server.accuracy.tolist()) == pytest.approx([0.35 + 0.2 / 3] * 3)
     assert all(m.client.ratios.tolist() == pytest.approx([1 / 3] * 3) for m in state.memory.values())
+
+
+def test_no_floor_under_accuracies_is_noticed(monkeypatch):
+    """One over zero is a share of nothing."""
+    for module in (drawing, feddca):
+        monkeypatch.setattr(module, "inverse_shares", partial(drawing.inverse_shares, floor=0.0))
+    assert math.isnan(sizes(NeverRight(), 0.0, 0.0, 0.0)[0])
+    with pytest.raises((AssertionError, ValueError)):
+        test_zero_accuracy_everywhere()
 
 
 def test_one_client_alone_is_its_own_average():
