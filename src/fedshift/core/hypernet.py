@@ -19,6 +19,7 @@ from torch.func import vjp
 from . import tree
 from .gram import gram
 from .net import Net
+from .pieces import exact
 from .tree import Tensors
 
 Heads = Literal["full", "low_rank", "chunked"]
@@ -97,7 +98,7 @@ class Hypernet:
     # -- writing -----------------------------------------------------------------------------------
     def generate(self, theta: Tensors, nu: Tensor) -> Tensors:
         """Phi = h(theta, nu), by the network's names."""
-        with torch.no_grad():
+        with torch.no_grad(), exact():
             flat = self._flat(theta, nu[None])[0]
             parts = torch.split(flat, [prod(shape) for shape in self.shapes.values()])
             return {k: p.view(s).clone() for (k, s), p in zip(self.shapes.items(), parts, strict=True)}
@@ -128,9 +129,11 @@ class Hypernet:
 
     def pull_back(self, theta: Tensors, nu: Tensor, delta: Tensor) -> tuple[Tensors, Tensor]:
         """sum_i (d phi_i / d theta)^T delta_i, and (d phi_i / d nu_i)^T delta_i; [N, e] and [N, P] give [N, e]."""
-        g_theta, g_nu = vjp(self._flat, theta, nu)[1](delta)
+        with exact():
+            g_theta, g_nu = vjp(self._flat, theta, nu)[1](delta)
         return tree.map(Tensor.detach, g_theta), g_nu.detach()
 
+    @exact()
     def products(self, theta: Tensors, nu: Tensor, delta: Tensor, *, embeddings: bool = True) -> Tensor:
         """<g_i, g_j> of the clients' own gradients g_i, [N, N] in float64, without forming any g_i.
 

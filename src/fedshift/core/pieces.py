@@ -4,8 +4,9 @@ What a rule does with ten models is little arithmetic on much memory. Whole tens
 through memory again in every operation; a piece of each stays in a core's cache until the rule is done with it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from typing import TypeVar
 
@@ -37,6 +38,17 @@ def sweep(work: Callable[[int, Sequence[Tensor]], R], rows: Sequence[Sequence[Te
     parts = [pieces[at : at + size] for at in range(0, len(pieces), size)]
     with ThreadPoolExecutor(threads) as pool:
         return list(chain.from_iterable(pool.map(lambda part: [work(*piece) for piece in part], parts)))
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Products of float32 in float32, whatever the run allows its networks: TF32 has ten bits."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def _pieces(row: Sequence[Tensor]) -> Sequence[Sequence[Tensor]]:
