@@ -114,7 +114,7 @@ def test_pieces_are_of_one_size_for_all_and_cover_everything():
         cut_ = pieces._pieces([torch.arange(length)] * vectors_)
         assert torch.equal(torch.cat([piece[0] for piece in cut_]), torch.arange(length))
         longest = max(len(piece[0]) for piece in cut_)
-        assert longest <= 31 << 10 and (length < 1 << 12 or longest * vectors_ <= 1 << 18)
+        assert longest <= pieces.MOST["cpu"] and (length < 1 << 12 or longest * vectors_ <= pieces.CACHE)
 
 
 def test_results_come_in_order_and_errors_get_out(cut):
