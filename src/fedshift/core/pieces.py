@@ -38,8 +38,11 @@ def sweep(work: Callable[[int, Sequence[Tensor]], R], rows: Sequence[Sequence[Te
     size = -(-len(pieces) // (TURNS * threads))
     parts = [pieces[at : at + size] for at in range(0, len(pieces), size)]
     # Each has one thread inside torch too: MKL would start as many again, which wait for each other by spinning.
-    with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
-        return list(chain.from_iterable(pool.map(lambda part: [work(*piece) for piece in part], parts)))
+    try:
+        with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
+            return list(chain.from_iterable(pool.map(lambda part: [work(*piece) for piece in part], parts)))
+    finally:
+        torch.set_num_threads(threads)  # what torch was told last is also what threads to come begin with
 
 
 class Spare(threading.local):
