@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_pieces_are_of_one_size_for_all_and_cover_everything():
         cut_ = pieces._pieces([torch.arange(length)] * vectors_)
         assert torch.equal(torch.cat([piece[0] for piece in cut_]), torch.arange(length))
         longest = max(len(piece[0]) for piece in cut_)
-        assert longest <= 31 << 10 and (length < 1 << 12 or longest * vectors_ <= 1 << 18)
+        assert longest <= pieces.MOST["cpu"] and (length < 1 << 12 or longest * vectors_ <= pieces.CACHE)
 
 
 def test_results_come_in_order_and_errors_get_out(cut):
@@ -123,6 +124,19 @@ def test_results_come_in_order_and_errors_get_out(cut):
     assert got == sorted(got) and {number for number, _ in got} == {0, 1}
     with pytest.raises(ZeroDivisionError):
         sweep(lambda number, piece: 1 // number, rows)
+
+
+def test_threads_to_come_find_torch_as_it_was(monkeypatch):
+    """A sweep's threads have one inside; torch would give as many to every thread that begins later."""
+    monkeypatch.setattr(pieces, "ALONE", 1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        inside = sweep(lambda number, piece: torch.get_num_threads(), [(torch.arange(300),)])
+        with ThreadPoolExecutor(1) as pool:
+            assert inside == [1] and pool.submit(torch.get_num_threads).result() == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_vectors_share_memory_where_one_order_suits_all():

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from fedshift.core import similarity
-from fedshift.core.similarity import align_weights, attend, attention, mix
+from fedshift.core.gram import gram
+from fedshift.core.similarity import align, align_weights, attend, attention, mix
 
 
 def clients(n=4, seed=0):
@@ -106,3 +107,26 @@ def test_alignment_with_the_mean():
     cos = F.cosine_similarity(flat, flat.mean(0)[None])
     for sign, tau in ((1, 1.0), (-1, 0.1)):
         assert torch.allclose(align_weights(grads, sign, tau), torch.softmax(sign * cos / tau, 0), atol=1e-12)
+
+
+def test_products_are_exact_whatever_the_networks_may_do(monkeypatch):
+    """TF32 is off while the server multiplies, and afterwards what it was."""
+    seen, mm = [], torch.mm
+
+    def watched(*args, **kwargs):
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return mm(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "mm", watched)
+    products = torch.backends.cuda.matmul
+    before, products.allow_tf32 = products.allow_tf32, True
+    try:
+        attend(clients(), 0.5)
+        assert len(seen) > 2 and not any(seen) and products.allow_tf32
+    finally:
+        products.allow_tf32 = before
+
+
+def test_alignment_by_products_is_alignment_by_sums():
+    grads = clients(5, seed=1)
+    assert torch.allclose(align_weights(grads), align(gram(grads, {"": tuple(grads[0])})[0]), atol=1e-14)

@@ -12,7 +12,7 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-REAL, FAKE, SHARE = drawn(5, 3), drawn(5, 3, seed=1), torch.rand(5, 1, dtype=torch.float64)
+REAL, FAKE, SHARE = drawn(5, 3), drawn(5, 3, seed=1), torch.linspace(0.1, 0.9, 5, dtype=torch.float64)[:, None]
 
 
 def test_a_linear_critic_on_paper():

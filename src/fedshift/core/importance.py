@@ -37,7 +37,7 @@ class ImportanceMean:
         """One client's phi_d and Omega_d >= 0; both are left as they are."""
         if not self._mean:
             self._mean = tree.clone(values)
-            self._total = {k: w.pow(self.temper).add_(self.eps) for k, w in importance.items()}
+            self._total = {k: self._weight(w) for k, w in importance.items()}
             return
         rows = [(self._mean[k], self._total[k], values[k], importance[k]) for k in self._mean]
         sweep(self._add, [vectors(row)[0] if in_one_order(row) else row for row in rows])
@@ -45,9 +45,13 @@ class ImportanceMean:
     def _add(self, _: int, pieces: Sequence[Tensor]) -> None:
         """A running mean: clients that agree are a fixed point to the bit, and nothing under- or overflows."""
         mean, total, value, importance = pieces
-        weight = importance.pow(self.temper).add_(self.eps)
+        weight = self._weight(importance)
         total.add_(weight)
         mean.lerp_(value, weight.div_(total))
+
+    def _weight(self, importance: Tensor) -> Tensor:
+        """Omega^t + eps; the power of one would be a copy."""
+        return importance + self.eps if self.temper == 1 else importance.pow(self.temper).add_(self.eps)
 
     @property
     def value(self) -> Tensors:

@@ -4,6 +4,7 @@ What a rule does with ten models is little arithmetic on much memory. Whole tens
 through memory again in every operation; a piece of each stays in a core's cache until the rule is done with it.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ from .tree import Tensors
 R = TypeVar("R")
 Back = Callable[[Tensor], Tensor]
 
-CACHE = 1 << 18  # numbers of a piece, all its vectors together: a megabyte of float32
+CACHE = 1 << 20  # numbers of a piece, all its vectors together: four megabytes of float32
 LEAST = 1 << 12  # of one of its vectors: with fewer, calls cost more than arithmetic
-MOST = {"cpu": 31 << 10, "cuda": 1 << 22}  # torch divides among threads of its own from 32 << 10
+MOST = {"cpu": 63 << 10, "cuda": 1 << 22}  # of one of its vectors
 ALONE = 1 << 20  # numbers in all; with fewer, threads cost more than they save
 TURNS = 4  # parts for each thread, so that none waits long for the others
 
@@ -36,8 +37,25 @@ def sweep(work: Callable[[int, Sequence[Tensor]], R], rows: Sequence[Sequence[Te
         return [work(*piece) for piece in pieces]
     size = -(-len(pieces) // (TURNS * threads))
     parts = [pieces[at : at + size] for at in range(0, len(pieces), size)]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(chain.from_iterable(pool.map(lambda part: [work(*piece) for piece in part], parts)))
+    # Each has one thread inside torch too: MKL would start as many again, which wait for each other by spinning.
+    try:
+        with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
+            return list(chain.from_iterable(pool.map(lambda part: [work(*piece) for piece in part], parts)))
+    finally:
+        torch.set_num_threads(threads)  # what torch was told last is also what threads to come begin with
+
+
+class Spare(threading.local):
+    """Memory of each thread's own: taken afresh for every piece, it would cost more than the arithmetic."""
+
+    _kept: Tensor | None = None
+
+    def stack(self, pieces: Sequence[Tensor]) -> Tensor:
+        """The pieces as rows of one matrix, for matrix products; the next call overwrites it."""
+        first, size = pieces[0], len(pieces) * len(pieces[0])
+        if self._kept is None or len(self._kept) < size or self._kept.dtype != first.dtype:
+            self._kept = first.new_empty(size)
+        return torch.stack(list(pieces), out=self._kept[:size].view(len(pieces), len(first)))
 
 
 @contextmanager
@@ -54,6 +72,8 @@ def exact() -> Iterator[None]:
 def _pieces(row: Sequence[Tensor]) -> Sequence[Sequence[Tensor]]:
     most = MOST[row[0].device.type]
     size = most if row[0].is_cuda else min(most, max(LEAST, CACHE // len(row) >> 10 << 10))
+    if row[0].shape[-1] <= size:  # most tensors of a network are short
+        return [row]
     return list(zip(*(torch.split(t, size, -1) for t in row), strict=True))
 
 

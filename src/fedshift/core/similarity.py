@@ -1,13 +1,14 @@
 """Weights from how alike the clients' vectors are: attention between clients, and alignment with their mean."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from . import tree
 from .gram import gram
-from .pieces import sweep, vectors
+from .pieces import Spare, exact, sweep, vectors
 from .tree import Tensors
 
 
@@ -35,11 +36,13 @@ def _mixed(weights: Sequence[Tensor], rows: Sequence[Sequence[Tensor]]) -> list[
     given = [vectors(row) for row in rows]
     ours = [w.to(row[0]) for w, (row, _) in zip(weights, given, strict=True)]
     out = [row[0].new_empty(len(w), len(row[0])) for w, (row, _) in zip(ours, given, strict=True)]
+    spare = Spare()
 
     def write(number: int, pieces: Sequence[Tensor]) -> None:
-        torch.mm(ours[number], torch.stack(list(pieces[1:])), out=pieces[0])
+        torch.mm(ours[number], spare.stack(pieces[1:]), out=pieces[0])
 
-    sweep(write, [(mixed, *row) for mixed, (row, _) in zip(out, given, strict=True)])
+    with exact():
+        sweep(write, [(mixed, *row) for mixed, (row, _) in zip(out, given, strict=True)])
     return [[back(x) for x in mixed] for mixed, (_, back) in zip(out, given, strict=True)]
 
 
@@ -56,11 +59,23 @@ def align_weights(grads: Sequence[object], sign: int = 1, temperature: float = 1
     The cosine of a zero gradient, and of every gradient with a zero mean, is zero.
     """
     named = [dict(tree.leaves(g)) for g in grads]
-    return align(gram(named, {"": tuple(named[0])})[0], sign, temperature)
+    parts = sweep(partial(_beside_sum, Spare()), [vectors([g[k] for g in named])[0] for k in named[0]])
+    squares, with_sum = torch.stack(parts).sum(0, dtype=torch.float64)
+    return _aligned(squares, with_sum / len(named), sign, temperature)
+
+
+def _beside_sum(spare: Spare, _: int, pieces: Sequence[Tensor]) -> Tensor:
+    """Each client's squared length and its product with the sum of all: a fifth of what all products cost."""
+    x = spare.stack(pieces)
+    return torch.stack([torch.linalg.vector_norm(x, dim=1).square(), torch.mv(x, x.sum(0))])
 
 
 def align(gram: Tensor, sign: int = 1, temperature: float = 1.0) -> Tensor:
     """`align_weights` of gradients of which only the inner products are at hand."""
-    with_mean, length = gram.mean(1), gram.diagonal().sqrt() * gram.mean().clamp(min=0).sqrt()
+    return _aligned(gram.diagonal(), gram.mean(1), sign, temperature)
+
+
+def _aligned(squares: Tensor, with_mean: Tensor, sign: int, temperature: float) -> Tensor:
+    length = squares.sqrt() * with_mean.mean().clamp(min=0).sqrt()  # the products' mean is the mean's squared length
     cos = torch.where(length > 0, with_mean / length.clamp(min=1e-300), 0.0).clamp(-1, 1)
     return torch.softmax(sign * cos / temperature, 0)

@@ -147,14 +147,15 @@ def extremes(tree: object) -> tuple[list[str], Tensor]:
     floats = [(path, x) for path, x in leaves(tree) if x.is_floating_point() and x.numel()]
     if not floats:
         return [], torch.zeros(0)
-    return [path for path, _ in floats], torch.stack([m.float() for m in _largest([x for _, x in floats])])
+    return [path for path, _ in floats], _largest([x.detach() for _, x in floats]).float()
 
 
-def _largest(tensors: list[Tensor]) -> Sequence[Tensor]:
+def _largest(tensors: list[Tensor]) -> Tensor:
     """On the CPU torch's maximum norm takes ten times as long as memory does; its extreme values do not."""
     if tensors[0].is_cuda:
-        return torch._foreach_norm(tensors, float("inf"))
-    return [torch.maximum(high, -low) for low, high in (x.detach().aminmax() for x in tensors)]
+        return torch.stack([m.float() for m in torch._foreach_norm(tensors, float("inf"))])
+    low, high = (torch.stack(ends) for ends in zip(*(x.aminmax() for x in tensors), strict=True))
+    return torch.maximum(high, -low)
 
 
 def first_bad(tree: object) -> str | None:

@@ -245,12 +245,19 @@ def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, size
             machine, lane.dice, step_of(method, phase), lane.feed, work, channels_last=last
         )
     tape, before = lane.tapes[phase.name], machine.taken()
+    step = f"{lane.sign}|{phase.name}"
     for size in sorted(set(sizes) - tape.replays.keys(), reverse=True):
         tape.load(work)
-        fuses = not task.exact and size == max(sizes)  # others are too rare to be worth the time to compile
-        tape.record(size, task, replace(task, fuse=compiled) if fuses else None)
+        # Other sizes are too rare to be worth the time to compile.
+        fuses = not task.exact and size == max(sizes) and step not in UNFUSED
+        if why := tape.record(size, task, replace(task, fuse=compiled) if fuses else None):
+            UNFUSED.add(step)
+            log.warning("method %s: its step is recorded as it is, since it cannot be compiled: %s", method.name, why)
         POOL.measured(lane, machine.taken() - before)
     return tape
+
+
+UNFUSED: set[str] = set()  # steps on which torch's compiler fails, which some of its versions do
 
 
 @cache

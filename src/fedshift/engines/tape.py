@@ -61,11 +61,11 @@ class Feed:
         at = torch.zeros(1, dtype=torch.int64, device=x.device)
         return cls(x.new_zeros((capacity, *shape[1:])), y.new_zeros(capacity), at, channels_last)
 
-    def fill(self, batches: Batch) -> None:
-        """Put images and labels in, and begin at the first."""
+    def fill(self, batches: Batch, start: int = 0) -> None:
+        """Put images and labels in from `start` on, and begin at the first."""
         x, y = batches
-        self.x[: len(x)].copy_(x.permute(0, 2, 3, 1) if self.channels_last else x)
-        self.y[: len(y)].copy_(y)
+        self.x[start : start + len(x)].copy_(x.permute(0, 2, 3, 1) if self.channels_last else x)
+        self.y[start : start + len(y)].copy_(y)
         self.at.zero_()
 
     def batch(self, places: Tensor) -> Batch:
@@ -113,17 +113,29 @@ class Tape:
         opt = tree.clone(self.work.opt) if keep_optimizer else {}
         return work._replace(model=tree.clone(self.work.model), opt=opt, aux=tree.clone(self.work.aux))
 
-    def record(self, size: int, task: Task, fused: Task | None) -> None:
-        """Record the step on batches of this size; what the tape held is lost."""
+    def record(self, size: int, task: Task, fused: Task | None) -> str:
+        """Record the step on batches of this size; what the tape held is lost. Says why it could not be fused."""
         places, began = torch.arange(size, device=self.feed.at.device), self.feed.at.clone()
         with seeds.scope(0), _kernels_tried(fused is not None):
             self._tried(task, places)  # libraries choose their kernels, and metrics become known
             with self.machine.watched():
                 self._tried(task, places)
-            for _ in range(2 if fused else 0):  # compiled at the first call
-                self._tried(fused or task, places)
-            self.replays[size] = self.machine.record(lambda: self._once(fused or task, places), self.dice)
+            why = self._not_fused(fused, places) if fused else ""
+            chosen = task if fused is None or why else fused
+            self.replays[size] = self.machine.record(lambda: self._once(chosen, places), self.dice)
         self.feed.at.copy_(began)
+        return why
+
+    def _not_fused(self, fused: Task, places: Tensor) -> str:
+        """What the compiler says of a step that it cannot do; it is compiled at the first call."""
+        try:
+            for _ in range(2):
+                self._tried(fused, places)
+        except Exception as error:
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            return " ".join(str(error).split())[:150] or type(error).__name__
+        return ""
 
     def _tried(self, task: Task, places: Tensor) -> None:
         self.feed.at.zero_()
@@ -188,11 +200,23 @@ class Feeder:
 
     def _fill(self, sizes: list[int], looks: Tensor | None) -> None:
         images, self._images = torch.split(self._images, [sum(sizes), len(self._images) - sum(sizes)])
-        places = padded(sizes)
-        table = None if looks is None else self._machine.send(looks[places])
-        index = images[places]
-        self._feed.fill(Batch(self._site.drawn(index, table), self._site.labels[self._machine.send(index)]))
+        if self._feed.channels_last:
+            places = padded(sizes)
+            self._feed.fill(self._drawn(images[places], None if looks is None else looks[places]))
+        else:  # batch by batch, as without a feed: how a GPU sums up a picture depends on how many there are
+            parts, start = zip(torch.split(images, sizes), _split(looks, sizes), strict=True), 0
+            for index, look in parts:
+                self._feed.fill(self._drawn(index, look), start)
+                start += aligned(len(index))
         self._ready = iter(sizes)
+
+    def _drawn(self, index: Tensor, looks: Tensor | None) -> Batch:
+        table = None if looks is None else self._machine.send(looks)
+        return Batch(self._site.drawn(index, table), self._site.labels[self._machine.send(index)])
+
+
+def _split(looks: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:
+    return [None] * len(sizes) if looks is None else torch.split(looks, sizes)
 
 
 def _drawn_ahead(
