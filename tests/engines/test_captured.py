@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from fedshift.core.optim import SGD, Adam
 from fedshift.core.task import Loss
+from fedshift.data.batches import ClientData
 from fedshift.engines import captured
 from fedshift.engines.captured import POOL, Rehearsed
 from fedshift.engines.machine import Host, HostDice
@@ -140,6 +141,65 @@ def test_runs_that_differ_in_seed_alone_share_recordings():
         made.append(0)
     first = made.index(0)
     assert first > 0 and made[first + 1 :] == [0]
+
+
+def drawn_sizes(engine, monkeypatch, **changes):
+    sizes, drawn = [], ClientData.drawn
+
+    def watched(self, images, looks):
+        sizes.append(len(images))
+        return drawn(self, images, looks)
+
+    experiment = Case(FedAvg(), left_out=()).experiment(rounds=1)
+    data = replace(experiment.data, recipe="shift")
+    setup = set_up(replace(experiment, engine=engine, data=data, **changes), tiny_data((40, 30, 22), side=16))
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientData, "drawn", watched)
+        last(setup)
+    return sizes
+
+
+def test_exact_feeds_prepare_batches_as_they_are_trained_on(monkeypatch):
+    """How a GPU sums up a picture depends on how many there are: prepared together they would differ in last digits."""
+    monkeypatch.setattr(captured, "compiled", lambda fn: fn)
+    plain = drawn_sizes("sequential", monkeypatch)
+    exact, loose = (drawn_sizes("rehearsed", monkeypatch, precision=p) for p in ("float64", "bf16"))
+    assert sorted(exact) == sorted(plain) and len(loose) < len(plain)
+
+
+class CompilerError(Exception):
+    """As torch's own."""
+
+
+CompilerError.__module__ = "torch._dynamo.exc"
+
+
+@pytest.mark.parametrize("error", [CompilerError, ZeroDivisionError])
+def test_what_the_compiler_cannot_do_is_recorded_as_it_is(error, monkeypatch, caplog):
+    def broken(fn):
+        def call(*args, **kwargs):
+            raise error("tuple index out of range")
+
+        return call
+
+    def ended():
+        setup = set_up(replace(Case(FedAvg(), left_out=()).experiment(rounds=2), **changes), tiny_data((40, 30, 22)))
+        return everything(last(setup))
+
+    changes = {"engine": "rehearsed", "precision": "bf16"}
+    monkeypatch.setattr(captured, "UNFUSED", set())
+    monkeypatch.setattr(captured, "compiled", lambda fn: fn)
+    whole = ended()
+    POOL.clear()
+    monkeypatch.setattr(captured, "compiled", broken)
+    with caplog.at_level(logging.WARNING, "fedshift"):
+        if error is ZeroDivisionError:  # a fault of the method's
+            with pytest.raises(error):
+                ended()
+            return
+        assert difference(whole, ended()) == 0
+    (record,) = caplog.records  # once, whatever the number of clients
+    assert "recorded as it is, since it cannot be compiled: tuple index out of range" in record.message
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
