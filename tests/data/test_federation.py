@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedshift.core import seeds
 from fedshift.core.errors import DataError
 from fedshift.data.augment import Transform
-from fedshift.data.batches import Budget, sizes
+from fedshift.data.batches import Budget, groups, sizes
 from fedshift.data.federation import federate
 from fedshift.data.pictures import Resident
 from fedshift.data.protocols import Protocol
@@ -111,13 +111,21 @@ def test_batches_depend_on_the_seed_alone():
     assert not all(torch.equal(a.x, b.x) for a, b in zip(one, three, strict=True))
 
 
-def test_a_round_is_augmented_as_batch_by_batch():
-    """One table for the round holds what `Transform.train` would draw batch after batch."""
-    look = Transform(RECIPES["domainbed"], torch.float64)
-    site = federate(tiny_data(), PROTOCOL, 0, BUDGET, look).train[0]
+@pytest.mark.parametrize("batch", [3, 4, 8, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_round_is_augmented_as_batch_by_batch(batch, dtype):
+    """One table for the round, and batches prepared at once, hold what `Transform.train` would draw one by one."""
+    look = Transform(RECIPES["domainbed"], dtype)
+    site = federate(tiny_data(), PROTOCOL, 0, replace(BUDGET, batch=batch, epochs=3), look).train[0]
     order, looks = seeds.generator(5, "order"), seeds.generator(5, "augment")
     for batch, index in zip(site.batches(5), site.budget.order(site.examples, order), strict=True):
         assert torch.equal(batch.x, look.train(site.pictures.take(index), looks))
+
+
+def test_batches_prepared_at_once_are_few_and_start_at_a_jitters_first_order():
+    assert list(groups([8, 8, 8, 8, 8, 3], 24)) == [[8, 8, 8], [8, 8, 3]]
+    assert list(groups([6, 6, 4, 5, 4], 100)) == [[6], [6], [4, 5], [4]]
+    assert list(groups([8, 8], 0)) == [[8], [8]] and not list(groups([], 8))
 
 
 def test_corruptions_are_unseen_sites_of_their_own():

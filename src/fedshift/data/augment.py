@@ -123,10 +123,9 @@ def normalise(images: Tensor, statistics: Normalise, out: Tensor) -> Tensor:
     """From grey levels to (level / 255 - mean) / std, into `out`, which may be the images."""
     exact = torch.float64 if out.dtype == torch.float64 else torch.float32
     levels = images.to(exact) if images.is_floating_point() else images
-    for channel, (mean, std) in enumerate(zip(*STATISTICS[statistics], strict=True)):
-        if channel < images.shape[1]:
-            offset = torch.full((), -mean / std, dtype=exact, device=images.device)
-            torch.add(offset, levels[:, channel], alpha=1 / (255 * std), out=out[:, channel])
+    for mean, std, level, made in zip(*STATISTICS[statistics], levels.unbind(1), out.unbind(1), strict=False):
+        offset = torch.full((), -mean / std, dtype=exact, device=images.device)
+        torch.add(offset, level, alpha=1 / (255 * std), out=made)
     return out
 
 
@@ -196,14 +195,13 @@ def grey_table(grey: NDArray[np.bool_]) -> Numbers:
 def warp(images: Tensor, table: Tensor, smooth: bool, fill: float | None) -> Tensor:
     """Sample each picture by its row of `warp_table`; without `fill` nothing may rotate, which is cheaper."""
     height, width = images.shape[2:]
-    x = torch.arange(width, device=images.device, dtype=table.dtype) - (width - 1) / 2
-    y = (torch.arange(height, device=images.device, dtype=table.dtype) - (height - 1) / 2)[:, None]
+    x = torch.arange((1 - width) / 2, width / 2, device=images.device, dtype=table.dtype)
+    y = torch.arange((1 - height) / 2, height / 2, device=images.device, dtype=table.dtype)[:, None]
     xx, xy, x0, yx, yy, y0, left, right, top, bottom, wide, high = table[:, :, None, None].unbind(1)
     across, down = xx * x + x0, yy * y + y0
     if fill is not None:
         across, down = across + xy * y, down + yx * x
-    places = across.clamp(left, right), down.clamp(top, bottom)
-    grid = torch.stack([place.expand(-1, height, width) for place in places], -1)
+    grid = torch.view_as_real(torch.complex(across.clamp(left, right), down.clamp(top, bottom)))  # pairs, in one pass
     # Every place lies between centres of pixels, and padding with zeros is the fastest that grid_sample offers.
     out = F.grid_sample(images, grid, "bilinear" if smooth else "nearest", "zeros", align_corners=False)
     if fill is None:
@@ -216,7 +214,8 @@ def blend_(images: Tensor, table: Tensor) -> Tensor:
     """In place: a picture's pixels, their luma and its mean luma, summed with the three factors of its row, clipped."""
     own, luma, mean = table[:, :, None, None, None].unbind(1)
     grey = luma_of(images)
-    added = torch.addcmul(mean * grey.mean((2, 3), keepdim=True), grey, luma)
+    # Not by addcmul: on the CPU torch has no vector code for two factors that are the same for a whole picture.
+    added = (grey * luma).add_(mean * grey.mean((2, 3), keepdim=True))
     return torch.addcmul(added, images, own, out=images).clamp_(0, 255)
 
 
@@ -232,11 +231,12 @@ def turn_hue_(images: Tensor, turn: Tensor) -> Tensor:
     """In place: the hue of each picture [n, 3, height, width] moved on by `turn` [n, 1] of the colour circle."""
     red, green, blue = torch.split(images, 1, 1)
     low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
-    chroma = high - low
+    chroma = high.sub_(low)
     # How far from red, in sixths of a turn, is 1 + g + b - r for channels stretched to 0..1; green's side is positive.
-    away = (green + blue).sub_(red).sub_(low).div_(chroma.clamp_min(1e-6)).add_(1)
-    own = torch.arange(3, device=images.device, dtype=images.dtype) / 3
-    angles = away.copysign_(green - blue).div_(6) + (turn - own)[:, :, None, None]
-    # A channel is at its highest within a sixth of a turn of its own hue, at its lowest from two sixths on.
-    fall = angles.sub_(angles.round()).abs_().mul_(6).sub_(1).clamp_(0, 1)
-    return torch.addcmul(high, fall, chroma, value=-1, out=images)
+    away = (green + blue).sub_(red).sub_(low).div_(chroma.clamp_min(1e-6)).add_(1).copysign_(green - blue)
+    moved = 6 * turn - 2 * torch.arange(3, device=images.device, dtype=images.dtype)
+    angles = away + moved.sub_((moved / 6).round_(), alpha=6)[:, :, None, None]
+    # From the channel's own hue, and at most a whole turn: how far it is from the opposite hue needs no remainder.
+    # A channel is at its lowest within a sixth of a turn of that hue, at its highest from two sixths on.
+    rise = angles.abs_().sub_(3).abs_().clamp_(1, 2)
+    return torch.addcmul(low.sub_(chroma), rise, chroma, out=images)

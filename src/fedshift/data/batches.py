@@ -1,6 +1,6 @@
 """Which images a client sees in a round, and in which batches; drawn by its own seed alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -9,8 +9,10 @@ from torch import Tensor
 
 from ..core import seeds, tree
 from ..core.task import Batch, Visits
-from .augment import Transform
+from .augment import SLOTS, Transform
 from .pictures import Pictures
+
+AHEAD = 2**20  # numbers in the pictures prepared at once: they share a call's cost, and fit the processor's cache
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,18 @@ def sizes(n: int, batch: int, drop_last: bool = False) -> list[int]:
     return [batch] * whole + [rest] * bool(rest)
 
 
+def groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Batches of up to `most` pictures in all, each at a place that leaves its jitter's orders what they were alone."""
+    group = list[int]()
+    for size in sizes:
+        if group and (sum(group) + size > most or group[-1] % SLOTS):
+            yield group
+            group = []
+        group.append(size)
+    if group:
+        yield group
+
+
 @dataclass(frozen=True)
 class ClientData:
     """A client's training images; its site's name seeds nothing here, the round does."""
@@ -103,13 +117,17 @@ class ClientData:
         return self.transform.test(taken) if looks is None else self.transform.apply(taken, looks)
 
     def batches(self, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
-        """The round's batches, one by one."""
+        """The round's batches, one by one; small ones are prepared several at once."""
         device = self.labels.device
         sizes, images, looks = self.visits(seed, rows)
+        channels, height, width = self.pictures.arrays[0].shape[1:]
+        parts = list(groups(sizes, AHEAD // (channels * max(height * width, self.transform.recipe.size**2))))
+        totals = [sum(part) for part in parts]
         table = looks(len(images))  # one for the whole round costs a fraction of one for each batch
-        drawn = repeat(None) if table is None else torch.split(tree.send(table, device), sizes)
-        for index, looked in zip(torch.split(images, sizes), drawn, strict=False):
-            yield Batch(self.drawn(index, looked), self.labels[tree.send(index, device)])
+        drawn = repeat(None) if table is None else torch.split(tree.send(table, device), totals)
+        for part, index, looked in zip(parts, torch.split(images, totals), drawn, strict=False):
+            x, y = self.drawn(index, looked), self.labels[tree.send(index, device)]
+            yield from map(Batch, torch.split(x, part), torch.split(y, part))
 
     def look(self, rows: Tensor | None = None) -> Iterator[Batch]:
         """Each image once, in order, as evaluation sees it."""

@@ -54,7 +54,7 @@ class Pictures:
     def _batch(self, index: Tensor) -> Tensor:
         rows = self.row[index]
         if len(self.arrays) == 1:
-            return self.arrays[0][rows]
+            return self.arrays[0].index_select(0, rows)  # whole pictures, where indexing copies byte by byte
         which = self.array[index]
         batch = self.arrays[0].new_empty((len(rows), *self.arrays[0].shape[1:]))
         for k in cast(list[int], torch.unique(which).tolist()):
