@@ -28,6 +28,7 @@ class Body(nn.Module):
         self.norm.running_mean.copy_(torch.randn(P, generator=gen))
         self.norm.running_var.copy_(torch.rand(P, generator=gen) + 0.5)
         self.out.weight.data.copy_(torch.randn(C, P, generator=gen))
+        self.out.bias.data.copy_(torch.randn(C, generator=gen))
 
     def features(self, x):
         return x.flatten(1)

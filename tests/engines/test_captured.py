@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from fedshift.core.optim import SGD, Adam
 from fedshift.core.task import Loss
+from fedshift.data import batches
 from fedshift.data.batches import ClientData
 from fedshift.engines import captured
 from fedshift.engines.captured import POOL, Rehearsed
@@ -155,6 +156,7 @@ def drawn_sizes(engine, monkeypatch, **changes):
     setup = set_up(replace(experiment, engine=engine, data=data, **changes), tiny_data((40, 30, 22), side=16))
     with monkeypatch.context() as patch:
         patch.setattr(ClientData, "drawn", watched)
+        patch.setattr(batches, "AHEAD", 0)  # as on a GPU
         last(setup)
     return sizes
 

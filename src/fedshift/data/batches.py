@@ -121,7 +121,9 @@ class ClientData:
         device = self.labels.device
         sizes, images, looks = self.visits(seed, rows)
         channels, height, width = self.pictures.arrays[0].shape[1:]
-        parts = list(groups(sizes, AHEAD // (channels * max(height * width, self.transform.recipe.size**2))))
+        # How a GPU sums up a picture depends on how many there are; on the CPU nothing does.
+        most = 0 if device.type == "cuda" else AHEAD // (channels * max(height * width, self.transform.recipe.size**2))
+        parts = list(groups(sizes, most))
         totals = [sum(part) for part in parts]
         table = looks(len(images))  # one for the whole round costs a fraction of one for each batch
         drawn = repeat(None) if table is None else torch.split(tree.send(table, device), totals)
