@@ -20,7 +20,6 @@ HEADS = [
     "of CPU",
     "MB a round",
     "weights",
-    "in float64",
 ]
 
 
@@ -40,8 +39,9 @@ others run their own loops through the adapters in `benchmarks/contest`, Flower 
 Versions: {versions}. The adapters add what a framework leaves to its user: the given batches, and for pfl the average
 of BatchNorm statistics. *Weights* is how far the averaged model is from the bare loop's after two rounds, relative to
 its norm: in float32, sums in another order differ in the last digits, and training makes more of that; the next section
-has the same in float64. {_moved(works)} *First round* runs from the start of the process, with all imports. *MB a
-round* stands where a framework counts what it sends; the others hand tensors over.
+has the same in float64, which tells whether what is *not the same* here is other arithmetic. {_moved(works)} *First
+round* runs from the start of the process, with all imports. *MB a round* stands where a framework counts what it sends;
+the others hand tensors over.
 """
     tables = [
         f"\n![Time of a round, relative to the bare loop]({IMAGES}/{PICTURE})\n",
