@@ -42,6 +42,13 @@ def test_run_tells_what_it_does_and_what_came_of_it(capsys):
     assert out.endswith(f"{only_run()}\n")
 
 
+def test_sites_without_test_images_are_not_spoken_of(capsys):
+    assert main(["run", "--set", *SMALL, LEFT, "data.test=0"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^round 3/3 .* loss \d\.\d+  unseen \d+\.\d %$", out, re.MULTILINE)
+    assert "unseen, scan" in out and "sites" not in out and "worst" not in out and "None" not in out
+
+
 def test_a_finished_run_is_shown_again_and_not_repeated(capsys):
     main(["run", "--set", *SMALL])
     first = capsys.readouterr().out

@@ -141,7 +141,7 @@ def now(event: Info, record: Info | None) -> str:
     """The last loss, and the accuracies of the last evaluation."""
     parts = [f"{name} {value:.3f}" for name, value in event["metrics"].items()]
     if record is not None:
-        parts += [f"sites {percent(sites_mean(record))}"]
+        parts += [f"sites {percent(sites)}"] if (sites := sites_mean(record)) is not None else []
         parts += [f"unseen {percent(unseen)}"] if (unseen := unseen_mean(record)) is not None else []
     return "  ".join(parts)
 
@@ -149,8 +149,9 @@ def now(event: Info, record: Info | None) -> str:
 def outcome_rows(event: Info) -> list[tuple[str, str]]:
     """The reported accuracies of one run."""
     rows = [(f"reported round {event['reported_round']}", "test %")]
-    rows.append((f"sites, mean of {len(event['per_site'])}", percent(event["sites"], "")))
-    rows.append((f"worst site, {event['worst_site']}", percent(event["worst"], "")))
+    if event["per_site"]:  # where all their images train, there is none
+        rows.append((f"sites, mean of {len(event['per_site'])}", percent(event["sites"], "")))
+        rows.append((f"worst site, {event['worst_site']}", percent(event["worst"], "")))
     for domain, value in event["unseen"].items():
         rows.append((f"unseen, {domain}", percent(value, "")))
         if domain in event["adapted"]:
