@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from . import draw as charts
-from .page import NONE, cells, number
+from .page import IMAGES, NONE, cells, number
 
 Found = Mapping[str, Any]
-IMAGES = "images/performance"  # beside the page
 SERIES = {
     "clients": "Clients in a round",
     "parameters": "Parameters of the network, four clients",

@@ -10,11 +10,12 @@ from fedshift.core.errors import UnseenSite
 from fedshift.core.task import Answer
 from fedshift.eval.evaluate import Evaluator
 from fedshift.eval.score import Score, answers, ensemble, mean_score, score
+from fedshift.experiment.setup import set_up
 from fedshift.methods.central import Central
 from fedshift.methods.fedavg import FedAvg
 from fedshift.methods.fedbn import FedBN
 from fedshift.methods.local import Local
-from fedshift.testing import Case, last
+from fedshift.testing import Case, last, tiny_data
 
 
 def test_score_on_paper():
@@ -51,6 +52,17 @@ def test_auto_says_which_rule_it_used(method, rule):
     assert record["unseen"]["domain0"]["rule"] == rule
     assert set(record["sites"]) == {"domain1", "domain2"}
     assert (record["global"] is None) == (method.name == "local")
+
+
+def test_corrupted_images_are_marked_and_left_out_domains_are_not():
+    config = Case(FedAvg(), left_out=("domain0",)).experiment(rounds=1)
+    setup = set_up(replace(config, data=replace(config.data, corruptions=("noise",), severities=(1, 5))), tiny_data())
+    found = setup.evaluator(setup.method, setup.task, last(setup))["unseen"]
+    assert {site: row.get("corrupted", False) for site, row in found.items()} == {
+        "domain0": False,
+        "noise-1": True,
+        "noise-5": True,
+    }
 
 
 def test_global_is_refused_where_there_is_none():
