@@ -398,9 +398,9 @@ def test_runs_share_one_array_of_pictures():
 
 def test_as_many_runs_as_keep_a_gpu_busy_and_fit_its_memory():
     plenty = 10**12
-    assert gpu_room(config(), PRESENT, plenty) == 18  # two clients each
-    assert gpu_room(config("central"), PRESENT, plenty) == 36
-    assert gpu_room(config(), PRESENT, 3 * 10**6) in range(1, 18)
+    assert gpu_room(config(), PRESENT, plenty) == 9  # two clients each
+    assert gpu_room(config("central"), PRESENT, plenty) == 18
+    assert gpu_room(config(), PRESENT, 3 * 10**6) in range(1, 9)
     assert gpu_room(config(), PRESENT, 1) == 1
 
 

@@ -1,6 +1,6 @@
 """What a method is given: the task, the round, the cohort, the batch; and what a client carries while it trains."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -31,6 +31,24 @@ class Visits(NamedTuple):
     sizes: list[int]
     images: Tensor
     looks: Callable[[int], Tensor | None]
+
+
+class Source(Protocol):
+    """Pictures that lie together on the training device, and how training sees them; sites may share both."""
+
+    @property
+    def key(self) -> Hashable:
+        """The same where pictures and ways are."""
+        ...
+
+    @property
+    def row(self) -> Tensor:
+        """Where each of the site's images lies."""
+        ...
+
+    def drawn(self, rows: Tensor, looks: Tensor | None) -> Tensor:
+        """The images of those rows as training sees them."""
+        ...
 
 
 class Site(Protocol):
@@ -64,6 +82,10 @@ class Site(Protocol):
 
     def drawn(self, images: Tensor, looks: Tensor | None) -> Tensor:
         """Those of its images as training sees them; the looks are on the images' device."""
+        ...
+
+    def source(self) -> Source | None:
+        """Where its images lie, if they lie together on the device that trains."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Which images a client sees in a round, and in which batches; drawn by its own seed alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -78,6 +78,29 @@ def groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 @dataclass(frozen=True)
+class Source:
+    """One array of pictures, and how training sees them: what sites and runs may share; `row` is a site's own."""
+
+    array: Tensor
+    transform: Transform
+    row: Tensor
+
+    @property
+    def key(self) -> Hashable:
+        """The array's place and the way."""
+        return self.array.data_ptr(), len(self.array), self.transform
+
+    def drawn(self, rows: Tensor, looks: Tensor | None) -> Tensor:
+        """The pictures of those rows as training sees them."""
+        return seen(self.transform, self.array.index_select(0, rows), looks)
+
+
+def seen(transform: Transform, pictures: Tensor, looks: Tensor | None) -> Tensor:
+    """Pictures as training sees them."""
+    return transform.test(pictures) if looks is None else transform.apply(pictures, looks)
+
+
+@dataclass(frozen=True)
 class ClientData:
     """A client's training images; its site's name seeds nothing here, the round does."""
 
@@ -113,8 +136,14 @@ class ClientData:
 
     def drawn(self, images: Tensor, looks: Tensor | None) -> Tensor:
         """Those pictures as training sees them."""
-        taken = self.pictures.take(images, self.labels.device)
-        return self.transform.test(taken) if looks is None else self.transform.apply(taken, looks)
+        return seen(self.transform, self.pictures.take(images, self.labels.device), looks)
+
+    def source(self) -> Source | None:
+        """The array that its pictures lie in, if there is one and the device has it."""
+        arrays = self.pictures.arrays
+        if len(arrays) > 1 or arrays[0].device != self.labels.device:
+            return None
+        return Source(arrays[0], self.transform, self.pictures.row)
 
     def batches(self, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """The round's batches, one by one; small ones are prepared several at once."""

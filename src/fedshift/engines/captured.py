@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,10 +15,13 @@ from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Phase, Site, Task, Visits, Work
 from .base import Job, Method, Result, closed, divided, opened, optimizer_state, rate_as_tensor, remember, step_of
+from .feed import Feed, Feeder, aligned
+from .fusing import Fuse, fuser
 from .machine import Cuda, Host, Machine, Mark, NotCapturable
 from .sequential import Sequential
-from .tape import Feed, Feeder, Tape, aligned
+from .tape import Tape
 from .turn import TURN
+from .wide import widen
 
 LANES = 36  # clients in flight, if memory allows: more do not make an H200 faster
 STRIDE = 4  # steps that a lane queues before the next lane's turn
@@ -47,7 +50,10 @@ class Captured(Sequential):
 
     def task(self, net: Net, optimizer: Optimizer, **rest: Any) -> Task:
         """As sequential's, with the rate as a tensor everywhere: replayed and plain steps are one arithmetic."""
-        return rate_as_tensor(super().task(net, optimizer, **rest))
+        task = rate_as_tensor(super().task(net, optimizer, **rest))
+        if not task.exact:
+            widen(task.net.module, 8 if net.autocast else 4)  # 16 bytes
+        return task
 
     def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
         """As many clients at once as there is room for; the next ones start before the first ones are handed over."""
@@ -123,8 +129,11 @@ class Pool:
         """How many clients may start: one where nothing is known yet, else as many as memory allows."""
         if sign not in self._bytes:
             return 1
-        new = int(0.8 * machine.room()) // max(1, self._bytes[sign])
-        return max(1, min(most, len(self._free.get(sign, ())) + new))
+        free = len(self._free.get(sign, ()))
+        if free >= most:
+            return most
+        new = int(0.8 * machine.room()) // max(1, self._bytes[sign])  # which takes the driver a while to say
+        return max(1, min(most, free + new))
 
     def clear(self) -> None:
         """Forget the lanes that wait, and give their memory back."""
@@ -187,7 +196,7 @@ def _program(method: Method, task: Task, job: Job, lane: Lane, keep: bool) -> It
         lane.dice.start()
     yield None
     visits = job.site.visits(job.seed, work.rows)
-    feeder = _feeder(lane, job.site, visits, channels_last=not task.exact)
+    feeder = _feeder(lane, job.site, visits, fuser(task))
     opts, held, sums = dict(memory.opt), [work], list[Sums]()
     tape, sizes = None, iter(visits.sizes)
     for phase, steps in divided(method.phases(task), work.round.steps):
@@ -228,12 +237,12 @@ def _handed_over(trained: list[Trained]) -> Iterator[Result]:
         yield result
 
 
-def _feeder(lane: Lane, site: Site, visits: Visits, *, channels_last: bool) -> Feeder:
+def _feeder(lane: Lane, site: Site, visits: Visits, fuse: Fuse | None) -> Feeder:
     """The lane's feed, made on first use and made anew where batches are larger than it expected."""
     largest = max(visits.sizes)
     if lane.feed is None or len(lane.feed.y) < aligned(largest):
-        lane.feed, lane.tapes = Feed.of(site, largest, channels_last=channels_last), {}
-    return Feeder(lane.machine, lane.feed, site, visits)
+        lane.feed, lane.tapes = Feed.of(site, largest, channels_last=fuse is not None), {}
+    return Feeder(lane.machine, lane.dice, lane.feed, site, visits, fuse)
 
 
 def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, sizes: Sequence[int]) -> Tape:
@@ -249,8 +258,9 @@ def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, size
     for size in sorted(set(sizes) - tape.replays.keys(), reverse=True):
         tape.load(work)
         # Other sizes are too rare to be worth the time to compile.
-        fuses = not task.exact and size == max(sizes) and step not in UNFUSED
-        if why := tape.record(size, task, replace(task, fuse=compiled) if fuses else None):
+        fuse = fuser(task) if size == max(sizes) and step not in UNFUSED else None
+        fused = None if fuse is None else replace(task, fuse=fuse)
+        if why := machine.apart(partial(tape.record, size, task, fused)):
             UNFUSED.add(step)
             log.warning("method %s: its step is recorded as it is, since it cannot be compiled: %s", method.name, why)
         POOL.measured(lane, machine.taken() - before)
@@ -258,15 +268,6 @@ def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, size
 
 
 UNFUSED: set[str] = set()  # steps on which torch's compiler fails, which some of its versions do
-
-
-@cache
-def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, compiled for each shape it meets."""
-    import torch._dynamo.config as limits
-
-    limits.recompile_limit = limits.accumulated_recompile_limit = 1024  # each method, network and shape is one
-    return torch.compile(fn, dynamic=False)
 
 
 def _means(sums: list[Sums]) -> dict[str, Tensor]:

@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..core.errors import FedshiftError
 from ..core.tree import send
 
 Body = Callable[[], None]
+T = TypeVar("T")
 ASKS_THE_HOST = ("_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "masked_select", "equal")
 
 
@@ -68,6 +70,10 @@ class Machine(Protocol):
         """What replays `body`, drawing from `dice`; recording does not run it."""
         ...
 
+    def apart(self, call: Callable[[], T]) -> T:
+        """The call's result, made where everything is recorded, on the present queue."""
+        ...
+
     def watched(self) -> AbstractContextManager[object]:
         """Inside, whatever would make the host wait for a value is refused."""
         ...
@@ -87,6 +93,7 @@ class Machine(Protocol):
 
 # Torch's watch on synchronisation holds for the whole process: whoever copies from a device beside it must wait.
 WATCH = Lock()
+RECORDER = ThreadPoolExecutor(1, "fedshift-record")
 
 
 class Cuda:
@@ -133,6 +140,16 @@ class Cuda:
             graph.replay()
 
         return replay
+
+    def apart(self, call: Callable[[], T]) -> T:
+        """In one thread for all runs, since cuDNN's choices among its kernels are each thread's own."""
+        stream = torch.cuda.current_stream(self.device)
+
+        def there() -> T:
+            with torch.cuda.stream(stream):
+                return call()
+
+        return RECORDER.submit(there).result()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -222,6 +239,10 @@ class Host:
                 body()
 
         return replay
+
+    def apart(self, call: Callable[[], T]) -> T:
+        """There is one thread."""
+        return call()
 
     def watched(self) -> AbstractContextManager[object]:
         """By the names of the operations that a graph could not answer."""

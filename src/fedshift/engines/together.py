@@ -16,8 +16,9 @@ from ..core import seeds, tree
 from ..core.task import Batch, Site, Task, Visits, Work
 from . import mapped
 from .base import Job, Method, Result, closed, divided, opened, optimizer_state, remember
+from .feed import chunks
 from .mapped import CHANGED, NotTogether
-from .tape import Carried, chunks
+from .tape import Carried
 
 MOST = 20_000  # parameters: above, a step's arithmetic outweighs what it costs to call it
 AHEAD = 256  # pictures of each client
@@ -122,7 +123,7 @@ def _trainee(method: Method, task: Task, job: Job) -> Trainee:
 def _batches(site: Site, visits: Visits) -> Iterator[Batch]:
     """The round's batches; where nothing is augmented, those of up to `AHEAD` pictures are taken at once."""
     images = visits.images
-    for sizes in chunks(visits.sizes, AHEAD):
+    for sizes in chunks(visits.sizes, AHEAD // 8, AHEAD):
         index, images = torch.split(images, [sum(sizes), len(images) - sum(sizes)])
         table, labels = visits.looks(len(index)), torch.split(site.labels[index], sizes)
         if table is None:

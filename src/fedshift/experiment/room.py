@@ -10,7 +10,7 @@ from ..data.protocols import deal
 from ..engines.together import MOST
 from .config import Experiment
 
-IN_FLIGHT = 36  # clients: more of them are no faster on an H200
+IN_FLIGHT = 18  # clients: 12 fill an H200, the others are there while some wait for their servers
 COPIES = 10  # of its parameters, that a client in flight holds: weights, gradients, optimiser, messages
 ACTIVATIONS = 150  # times the bytes of a batch, kept for the backward pass; a ResNet-50's
 

@@ -111,8 +111,10 @@ def _set_precision(config: Experiment) -> bool:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not exact
-        # Kernels chosen by trying them are faster, and may be others the next time.
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = not exact, exact
+        # Kernels chosen by trying them are faster, and may be others the next time. Trying costs a second for each
+        # shape and thread: what records steps does it for these alone.
+        torch.backends.cudnn.benchmark = not exact and config.engine == "sequential"
+        torch.backends.cudnn.deterministic = exact
     return exact
 
 

@@ -1,0 +1,212 @@
+"""Pictures prepared ahead of the steps that train on them, on the device.
+
+Where a site's pictures lie on the device, gathering and augmenting so many of them (a *plate*) is recorded once and
+replayed; which pictures, and how each is augmented, lies in static tensors. Elsewhere it is done as it comes.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.task import Batch, Site, Source, Visits
+from .fusing import Fuse, refusal
+from .machine import Body, Machine
+from .turn import TURN
+
+ALIGN = 4  # augmentation treats every fourth image of a batch alike: batches begin at multiples of it
+BYTES = 64 * 2**20  # of prepared images
+PLATE = 1024  # images prepared by one replay, where batches need not be prepared one by one
+DRAWERS = ThreadPoolExecutor(4, "fedshift-draw")  # threads begin with the first client that is recorded
+Drawn = Callable[[Tensor, Tensor | None], Tensor]
+
+log = logging.getLogger("fedshift")
+
+
+@dataclass
+class Feed:
+    """Prepared images and labels of some batches to come, and where the next batch begins.
+
+    With channels last, images are prepared many at once. Where sums must keep their order they are prepared batch by
+    batch: how a GPU sums up a picture depends on how many there are.
+    """
+
+    x: Tensor  # [capacity, height, width, channels], or channels before height
+    y: Tensor
+    at: Tensor
+    channels_last: bool
+    plate: int
+    rows: Tensor  # [capacity]: where each of the images lies
+    looks: Tensor | None  # [capacity, numbers]: how each is augmented
+    place: Tensor  # where the next plate begins
+    plates: dict[tuple[Hashable, int], Body] = field(default_factory=dict)  # by source and number of images
+
+    @classmethod
+    def of(cls, site: Site, largest: int, *, channels_last: bool) -> "Feed":
+        """Room for a site's images, and for a batch of the largest size at least."""
+        x, y = next(iter(site.look(torch.zeros(1, dtype=torch.int64))))
+        shape = x.permute(0, 2, 3, 1).shape if channels_last else x.shape
+        capacity = max(2 * aligned(largest), BYTES // x.nbytes)
+        plate = min(PLATE, capacity)
+        capacity = -(-capacity // plate) * plate
+        look = site.visits(0).looks(1)
+        return cls(
+            x.new_zeros((capacity, *shape[1:])),
+            y.new_zeros(capacity),
+            torch.zeros(1, dtype=torch.int64, device=x.device),
+            channels_last,
+            plate,
+            torch.zeros(capacity, dtype=torch.int64, device=x.device),
+            None if look is None else look.new_zeros((capacity, look.shape[1]), device=x.device),
+            torch.zeros(1, dtype=torch.int64, device=x.device),
+        )
+
+    def put(self, images: Tensor, start: int) -> None:
+        """Images from `start` on."""
+        self.x[start : start + len(images)].copy_(self._formed(images))
+
+    def record(self, machine: Machine, dice: Any, source: Source, number: int, fuse: Fuse | None) -> Body:
+        """What prepares the next so many images of this source, recorded on rows from the start."""
+        places = torch.arange(number, device=self.place.device)
+        drawn = source.drawn if fuse is None else self._fused(source, places, fuse)
+        body = partial(self._prepare, drawn, places)
+        self._tried(body)
+        self.plates[source.key, number] = machine.record(body, dice)
+        return self.plates[source.key, number]
+
+    def _fused(self, source: Source, places: Tensor, fuse: Fuse) -> Drawn:
+        """Compiled once for all feeds, or as it is where it cannot be."""
+        if source.key not in FUSED:
+            fused = FUSED[source.key] = fuse(source.drawn)
+            if why := refusal(lambda: self._tried(partial(self._prepare, fused, places))):
+                log.warning("images are prepared by functions as they are, since they cannot be compiled: %s", why)
+                FUSED[source.key] = source.drawn
+        return FUSED[source.key]
+
+    def _tried(self, body: Body) -> None:
+        self.place.zero_()
+        body()
+
+    def _prepare(self, drawn: Drawn, places: Tensor) -> None:
+        """Gather and augment the next ones."""
+        here = self.place + places
+        looks = None if self.looks is None else self.looks.index_select(0, here)
+        images = drawn(self.rows.index_select(0, here), looks)
+        self.x.index_copy_(0, here, self._formed(images))
+        self.place.add_(aligned(len(places)))
+
+    def _formed(self, images: Tensor) -> Tensor:
+        return images.permute(0, 2, 3, 1) if self.channels_last else images
+
+
+FUSED: dict[Hashable, Drawn] = {}  # by source
+
+
+def next_batch(feed: Feed, places: Tensor) -> Batch:
+    """The batch that begins at `at`; its shape is static, its place is not."""
+    here = feed.at + places
+    x = feed.x.index_select(0, here)
+    return Batch(x.permute(0, 3, 1, 2) if feed.channels_last else x, feed.y.index_select(0, here))
+
+
+class Feeder:
+    """Keeps a feed ahead of a client's steps: little at first, so that they begin soon, then as much as it holds."""
+
+    def __init__(self, machine: Machine, dice: Any, feed: Feed, site: Site, visits: Visits, fuse: Fuse | None) -> None:
+        self._machine, self._dice, self._feed, self._site, self._images = machine, dice, feed, site, visits.images
+        self._source = site.source()
+        self._fuse = None if feed.looks is None else fuse
+        self._ready: Iterator[int] = iter(())
+        self._chunks = _drawn_ahead(list(chunks(visits.sizes, feed.plate, len(feed.y))), visits.looks)
+
+    def next(self) -> int:
+        """The size of the next batch, which is in the feed where it goes on."""
+        size = next(self._ready, 0)
+        if not size:
+            self._fill(*next(self._chunks))
+            size = next(self._ready)
+        return size
+
+    def _fill(self, sizes: list[int], looks: Tensor | None) -> None:
+        taken, self._images = torch.split(self._images, [sum(sizes), len(self._images) - sum(sizes)])
+        places = padded(tuple(sizes))
+        images, table = taken[places], None if looks is None else self._machine.send(looks[places])
+        index = self._machine.send(images)
+        self._feed.y[: len(index)].copy_(self._site.labels[index])
+        if self._source is None:
+            self._as_they_come(images, table, sizes)
+        else:
+            self._replayed(self._source, index, table, sizes)
+        self._feed.at.zero_()
+        self._ready = iter(sizes)
+
+    def _replayed(self, source: Source, index: Tensor, table: Tensor | None, sizes: list[int]) -> None:
+        feed, plates = self._feed, [self._feed.plate] * -(-len(index) // self._feed.plate)
+        feed.rows[: len(index)].copy_(source.row[index])
+        feed.rows[len(index) : len(plates) * feed.plate].zero_()  # those before may have been of a larger source
+        if feed.looks is not None and table is not None:
+            feed.looks[: len(index)].copy_(table)
+        numbers = plates if feed.channels_last else sizes
+        bodies = [self._plate(source, number) for number in numbers]
+        feed.place.zero_()
+        for body in bodies:
+            body()
+
+    def _plate(self, source: Source, number: int) -> Body:
+        made = self._feed.plates.get((source.key, number))
+        return made or self._machine.apart(
+            lambda: self._feed.record(self._machine, self._dice, source, number, self._fuse)
+        )
+
+    def _as_they_come(self, images: Tensor, table: Tensor | None, sizes: list[int]) -> None:
+        starts = accumulate((aligned(size) for size in sizes), initial=0)
+        cuts = [(0, len(images))] if self._feed.channels_last else list(zip(starts, sizes, strict=False))
+        for start, size in cuts:
+            part = slice(start, start + size)
+            self._feed.put(self._site.drawn(images[part], None if table is None else table[part]), start)
+
+
+def _drawn_ahead(
+    parts: Sequence[list[int]], looks: Callable[[int], Tensor | None]
+) -> Iterator[tuple[list[int], Tensor | None]]:
+    """Each chunk and how its images are augmented, which another thread draws while the chunk before is trained on."""
+    ahead = DRAWERS.submit(looks, sum(parts[0]))
+    for part, after in pairwise([*parts, []]):
+        TURN.wait(lambda: ahead.exception())  # noqa: B023 - it is called here and now
+        table = ahead.result()
+        if after:
+            ahead = DRAWERS.submit(looks, sum(after))
+        yield part, table
+
+
+def chunks(sizes: Sequence[int], first: int, most: int) -> Iterator[list[int]]:
+    """The batches that are prepared at once: up to so many images first, and then at most."""
+    part, used, limit = list[int](), 0, first
+    for size in sizes:
+        if part and used + aligned(size) > limit:
+            yield part
+            part, used, limit = [], 0, most
+        part.append(size)
+        used += aligned(size)
+    if part:
+        yield part
+
+
+def aligned(size: int) -> int:
+    """A batch's length in a feed."""
+    return -(-size // ALIGN) * ALIGN
+
+
+@lru_cache(maxsize=256)
+def padded(sizes: tuple[int, ...]) -> Tensor:
+    """Rows of batches one after the other, filled up to multiples of `ALIGN` by rows that no step reads."""
+    times = torch.ones(sum(sizes), dtype=torch.int64)
+    lengths = torch.tensor(sizes)
+    times[lengths.cumsum(0) - 1] += -lengths % ALIGN
+    return torch.arange(len(times)).repeat_interleave(times)
