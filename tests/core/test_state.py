@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from fedshift.core import state as states
@@ -103,6 +104,27 @@ def test_later_messages_must_be_like_the_first():
     del other.c["0.bias"]
     with pytest.raises(MessageError, match=r"client b/c/0.bias: missing, though in the first"):
         states.check_manifest(other, first, "client b")
+
+
+def test_tensors_keep_their_order(tmp_path):
+    """Sums over all of them depend on it in their last digits; the format sorts names."""
+    flat = states.flatten(message())
+    assert list(flat) != sorted(flat)
+    data = states.to_bytes(message())
+    path = tmp_path / "message.safetensors"
+    path.write_bytes(data)
+    assert list(states.from_bytes(data)) == list(flat) == list(states.read(path)[0])
+
+
+@pytest.mark.parametrize("order", ["[7]", "no"])
+def test_a_damaged_order_is_refused(order, tmp_path):
+    flat = states.flatten(message())
+    path = tmp_path / "message.safetensors"
+    path.write_bytes(save(flat, {"order": order}))
+    with pytest.raises(MessageError, match="no safetensors file"):
+        states.from_bytes(path.read_bytes())
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+        states.read(path)
 
 
 def test_cut_bytes_are_refused(tmp_path):

@@ -454,3 +454,12 @@ def test_recipes_are_those_of_the_papers():
 def test_crop_and_shift_exclude_each_other():
     with pytest.raises(ConfigError, match=r"crop is 0\.5 and shift 0\.1"):
         Recipe(crop=0.5, shift=0.1)
+
+
+@pytest.mark.parametrize("name", ["domainbed", "fedbn", "shift"])
+def test_a_compiler_takes_it_whole(name):
+    """Where it writes another line than the eager one, the values are the same."""
+    transform = Transform(RECIPES[name], torch.float64)
+    table = transform.table(seeded(), len(NOISE), (16, 16))
+    whole = torch.compile(transform.apply, fullgraph=True, backend="aot_eager")(NOISE, table)
+    assert float((whole - transform.apply(NOISE, table)).abs().max()) < 1e-12

@@ -3,6 +3,8 @@
 import logging
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -166,13 +168,18 @@ def test_what_draws_in_another_way_runs_one_after_another_and_says_so(caplog):
 
 def test_threads_without_random_numbers_of_their_own_would_be_noticed(monkeypatch):
     """The mutant: clients side by side on the process's generator."""
-    from contextlib import nullcontext
-
     from fedshift.engines import workers
 
     monkeypatch.setattr(workers, "apart", nullcontext)
-    drop = ROUTED["dropout"]
-    assert difference(dropping(drop, "sequential"), dropping(drop, "fast", 3)) > 0
+    meeting = threading.Barrier(3, timeout=20)
+
+    def together(z, train):
+        with suppress(threading.BrokenBarrierError):  # as soon as the first client has no steps left
+            if train:
+                meeting.wait()
+        return ROUTED["dropout"](z, train)
+
+    assert difference(dropping(ROUTED["dropout"], "sequential"), dropping(together, "fast", 3)) > 0
 
 
 def test_apart_leaves_the_global_generator_alone_or_refuses():

@@ -13,6 +13,7 @@ from fedshift.core import state as states
 from fedshift.core import tree
 from fedshift.core.errors import CheckpointError, ConfigError, DataError, MessageError, ModelError, UnseenSite
 from fedshift.core.optim import SGD
+from fedshift.engines.captured import POOL
 from fedshift.experiment import files, runs, strict
 from fedshift.experiment.checkpoint import load_checkpoint
 from fedshift.experiment.config import (
@@ -96,6 +97,32 @@ def killed_at(monkeypatch, operation, experiment, path):
         for name in ("fsync", "replace", "truncate"):
             patch.setattr(files.os, name, deadly(getattr(os, name)))
         return in_child(lambda: finish(experiment, path))
+
+
+def test_a_resumed_run_takes_sums_over_tensors_in_the_same_order(tmp_path):
+    """The norm that clipping looks at is one; the states' names keep the network's order too."""
+    clipped = config("fedprox", optimizer=SGD(lr=0.05, momentum=0.9, clip=0.1))
+    whole, _ = finish(clipped, tmp_path / "whole")
+    events = execute(clipped, Folder(tmp_path / "halves"), tiny_data())
+    next(events)
+    events.close()
+    setup = set_up(clipped, tiny_data())
+    state, _ = load_checkpoint(Folder(tmp_path / "halves").checkpoint, clipped.method, setup.task.net)
+    assert list(state.server.model.params) == [name for name, _ in setup.task.net.module.named_parameters()]
+    same(whole, finish(clipped, tmp_path / "halves")[0])
+
+
+def test_resumed_and_new_runs_share_recordings(tmp_path, monkeypatch):
+    """Whatever the order in which a checkpoint names its tensors."""
+    monkeypatch.setattr(states, "restored", lambda tensors, header: dict(sorted(tensors.items())))
+    first, second = (config("fedbn", engine="rehearsed", seed=seed) for seed in (0, 1))
+    ends = [finish(one, tmp_path / f"alone{one.seed}")[0] for one in (first, second)]
+    POOL.clear()
+    events = execute(first, Folder(tmp_path / "first"), tiny_data())
+    next(events)
+    events.close()
+    same(ends[0], finish(first, tmp_path / "first")[0])
+    same(ends[1], finish(second, tmp_path / "second")[0])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -5,8 +5,9 @@ some of them, `PerParam` one per parameter; a bare `Tensor` or dict is checked b
 link's first must repeat its names, shapes and dtypes.
 """
 
+import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin
 
@@ -142,16 +143,34 @@ def check_manifest(state: object, expected: Manifest, who: str) -> None:
         _same(f"{who}/{path}", sign, expected[path])
 
 
-def to_bytes(state: object, header: dict[str, str] | None = None) -> bytes:
+def in_order(names: Collection[str]) -> dict[str, str]:
+    """The part of a header that lets `restored` put tensors in this order again: the format itself sorts them."""
+    place = {name: i for i, name in enumerate(sorted(names))}
+    return {"order": json.dumps([place[name] for name in names], separators=(",", ":"))}
+
+
+def restored(tensors: dict[str, Tensor], header: Mapping[str, str]) -> dict[str, Tensor]:
+    """Tensors in the order they had: sums over all of them are then taken as before."""
+    names = sorted(tensors)
+    order = json.loads(header["order"]) if "order" in header else list(range(len(names)))
+    if sorted(order) != list(range(len(names))):
+        raise ValueError(f"its order {header['order']} is none of {len(names)} tensors")
+    return {names[i]: tensors[names[i]] for i in order}
+
+
+def to_bytes(state: object) -> bytes:
     """A safetensors file in memory; tensors that share memory are written once each."""
-    return save({k: v.detach().cpu().contiguous() for k, v in flatten(state).items()}, header)
+    flat = {k: v.detach().cpu().contiguous() for k, v in flatten(state).items()}
+    return save(flat, in_order(flat))
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:
     """The tensors of a safetensors file in memory."""
     try:
-        return {k: t.clone() for k, t in load(data).items()}  # aligned, as in `read`
-    except SafetensorError as error:
+        tensors = {k: t.clone() for k, t in load(data).items()}  # aligned, as in `read`
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return restored(tensors, header.get("__metadata__", {}))
+    except (SafetensorError, ValueError) as error:
         raise MessageError(
             f"message: {len(data)} bytes that are no safetensors file ({error}); it was cut or damaged, send it again."
         ) from None
@@ -163,8 +182,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             # Copied to where torch aligns memory: some products round otherwise on tensors that lie as in the file.
             tensors = {k: file.get_tensor(k).clone() for k in file.keys()}  # noqa: SIM118
-            return tensors, dict(file.metadata() or {})
+            header = dict(file.metadata() or {})
+            return restored(tensors, header), header
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; start the run again, or give another one.") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file ({error}); delete it and resume again.") from None

@@ -25,6 +25,8 @@ from torch.nn import functional as F
 from ..core.errors import DataError
 from .recipes import STATISTICS, Normalise, Recipe
 
+# Torch's compiler writes in one pass what is spelt out for it, and does not take `out` with gaps nor complex numbers.
+compiling = torch.compiler.is_compiling
 Numbers = NDArray[np.float64]  # on small arrays numpy takes a third of torch's time
 
 TRIES = 10  # at a crop that fits, as in torchvision
@@ -125,7 +127,10 @@ def normalise(images: Tensor, statistics: Normalise, out: Tensor) -> Tensor:
     levels = images.to(exact) if images.is_floating_point() else images
     for mean, std, level, made in zip(*STATISTICS[statistics], levels.unbind(1), out.unbind(1), strict=False):
         offset = torch.full((), -mean / std, dtype=exact, device=images.device)
-        torch.add(offset, level, alpha=1 / (255 * std), out=made)
+        if compiling():
+            made.copy_(torch.add(offset, level, alpha=1 / (255 * std)))
+        else:
+            torch.add(offset, level, alpha=1 / (255 * std), out=made)
     return out
 
 
@@ -201,7 +206,7 @@ def warp(images: Tensor, table: Tensor, smooth: bool, fill: float | None) -> Ten
     across, down = xx * x + x0, yy * y + y0
     if fill is not None:
         across, down = across + xy * y, down + yx * x
-    grid = torch.view_as_real(torch.complex(across.clamp(left, right), down.clamp(top, bottom)))  # pairs, in one pass
+    grid = pairs(across.clamp(left, right), down.clamp(top, bottom))
     # Every place lies between centres of pixels, and padding with zeros is the fastest that grid_sample offers.
     out = F.grid_sample(images, grid, "bilinear" if smooth else "nearest", "zeros", align_corners=False)
     if fill is None:
@@ -210,13 +215,20 @@ def warp(images: Tensor, table: Tensor, smooth: bool, fill: float | None) -> Ten
     return out.sub_(fill).mul_(inside[:, None].to(out.dtype)).add_(fill)
 
 
+def pairs(one: Tensor, other: Tensor) -> Tensor:
+    """[..., 2], in one pass."""
+    if compiling():
+        return torch.stack(torch.broadcast_tensors(one, other), -1)  # type: ignore[no-untyped-call]
+    return torch.view_as_real(torch.complex(one, other))
+
+
 def blend_(images: Tensor, table: Tensor) -> Tensor:
     """In place: a picture's pixels, their luma and its mean luma, summed with the three factors of its row, clipped."""
     own, luma, mean = table[:, :, None, None, None].unbind(1)
     grey = luma_of(images)
     # Not by addcmul: on the CPU torch has no vector code for two factors that are the same for a whole picture.
     added = (grey * luma).add_(mean * grey.mean((2, 3), keepdim=True))
-    return torch.addcmul(added, images, own, out=images).clamp_(0, 255)
+    return add_product_(images, added, images, own).clamp_(0, 255)
 
 
 def luma_of(images: Tensor) -> Tensor:
@@ -239,4 +251,11 @@ def turn_hue_(images: Tensor, turn: Tensor) -> Tensor:
     # From the channel's own hue, and at most a whole turn: how far it is from the opposite hue needs no remainder.
     # A channel is at its lowest within a sixth of a turn of that hue, at its highest from two sixths on.
     rise = angles.abs_().sub_(3).abs_().clamp_(1, 2)
-    return torch.addcmul(low.sub_(chroma), rise, chroma, out=images)
+    return add_product_(images, low.sub_(chroma), rise, chroma)
+
+
+def add_product_(out: Tensor, base: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """`base + one * other`, written into `out`."""
+    if compiling():
+        return out.copy_(torch.addcmul(base, one, other))
+    return torch.addcmul(base, one, other, out=out)

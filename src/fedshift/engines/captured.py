@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from statistics import mode
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -257,8 +258,8 @@ def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, size
     step = f"{lane.sign}|{phase.name}"
     for size in sorted(set(sizes) - tape.replays.keys(), reverse=True):
         tape.load(work)
-        # Other sizes are too rare to be worth the time to compile.
-        fuse = fuser(task) if size == max(sizes) and step not in UNFUSED else None
+        # Other sizes are too rare to be worth the time to compile: the end of an epoch, which may be one image larger.
+        fuse = fuser(task) if size == mode(sizes) and step not in UNFUSED else None
         fused = None if fuse is None else replace(task, fuse=fuse)
         if why := machine.apart(partial(tape.record, size, task, fused)):
             UNFUSED.add(step)

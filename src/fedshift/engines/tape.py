@@ -48,7 +48,7 @@ class Tape:
     step: Step
     feed: Feed
     work: Work
-    carried: list[Tensor]
+    carried: dict[str, Tensor]  # by their paths: what a checkpoint gave back may name them in another order
     sums: dict[str, Tensor] = field(default_factory=dict)
     replays: dict[int, Body] = field(default_factory=dict)
 
@@ -59,15 +59,15 @@ class Tape:
         first = next(iter(work.model.params.values()))
         lr = torch.zeros((), dtype=first.dtype, device=first.device)
         static = Work(kept.model, kept.down, kept.client, StepRound(lr), kept.opt, kept.aux)  # type: ignore[arg-type]
-        return cls(machine, dice, step, feed, static, [t for _, t in tree.leaves(kept)])
+        return cls(machine, dice, step, feed, static, dict(tree.leaves(kept)))
 
     def load(self, work: Work) -> None:
         """Put a client's work in."""
-        new = [t for part in Carried._fields for _, t in tree.leaves(getattr(work, part))]
-        if len(new) != len(self.carried):
-            raise NotCapturable(f"its work has {len(new)} tensors where it had {len(self.carried)} before")
+        new = dict(tree.leaves(Carried(*(getattr(work, part) for part in Carried._fields))))
+        if odd := sorted(new.keys() ^ self.carried.keys()):
+            raise NotCapturable(f"its work has other tensors than before: {', '.join(odd[:3])}")
         if new:
-            torch._foreach_copy_(self.carried, new)
+            torch._foreach_copy_(list(self.carried.values()), [new[path] for path in self.carried])
         self.work.round.lr.fill_(work.round.lr)  # type: ignore[union-attr]
         if self.sums:
             torch._foreach_zero_(list(self.sums.values()))
@@ -130,7 +130,9 @@ def _room_for(t: Tensor, channels_last: bool) -> Tensor:
 
 
 def _write_back(old: Any, new: Any) -> None:
-    pairs = zip(tree.leaves(old), tree.leaves(new), strict=True)
-    moved = [(o, n) for (_, o), (_, n) in pairs if o.data_ptr() != n.data_ptr()]
+    kept, found = dict(tree.leaves(old)), dict(tree.leaves(new))
+    if odd := sorted(kept.keys() ^ found.keys()):
+        raise NotCapturable(f"its step gives back other tensors than it was given: {', '.join(odd[:3])}")
+    moved = [(o, found[path]) for path, o in kept.items() if o.data_ptr() != found[path].data_ptr()]
     if moved:
         torch._foreach_copy_([o for o, _ in moved], [n.detach() for _, n in moved])

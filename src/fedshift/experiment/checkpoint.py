@@ -33,6 +33,7 @@ def save_checkpoint(path: Path, state: State, extra: dict[str, Any]) -> None:
         name for name, t in tensors.items() if not t.is_contiguous() and t.is_contiguous(memory_format=CHANNELS_LAST)
     ]
     header = {"format": FORMAT, "state": json.dumps(numbers), "extra": json.dumps(extra), "last": json.dumps(last)}
+    header |= states.in_order(tensors)
     write_whole(path, save(_separate(tensors), header))
 
 
