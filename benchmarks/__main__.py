@@ -44,7 +44,7 @@ def wanting(part: str, args: argparse.Namespace) -> str:
         return "it is not written yet"
     if part == "feeding" and "FEDSHIFT_DATA" not in os.environ:
         return "FEDSHIFT_DATA does not name a folder with data"
-    if part == "captured":
+    if part in ("captured", "block"):
         import torch
 
         if not torch.cuda.is_available():
@@ -59,12 +59,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     timed = ",".join(part for part in page.PARTS if part != "same")
     parser.add_argument("--only", default=timed, help="parts, by comma (default: %(default)s)")
-    parser.add_argument("--pacs", type=Path, help="PACS, for `captured`")
+    parser.add_argument("--pacs", type=Path, help="PACS, for `captured` and `block`")
     parser.add_argument("--peers-env", type=Path, help="the peers' environment, if not build/peers")
     args = parser.parse_args(argv)
     page.RESULTS.mkdir(exist_ok=True)
     env = ["--env", args.peers_env] if args.peers_env else []
-    more = {"captured": [args.pacs], "peers": env, "same": env}
+    more = {"captured": [args.pacs], "block": [args.pacs], "peers": env, "same": env}
     for part in filter(None, args.only.split(",")):
         if part not in page.PARTS:
             sys.exit(f"{part!r} is no part of the benchmarks, expected {', '.join(page.PARTS)}")

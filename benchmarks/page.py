@@ -25,6 +25,7 @@ PARTS = {
     "server": "The server's arithmetic",
     "feeding": "Feeding",
     "captured": "Recorded steps on a GPU",
+    "block": "A whole block of a published table on one GPU",
 }
 INTRO = """# Performance
 

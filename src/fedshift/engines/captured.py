@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from statistics import mode
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,20 @@ from ..core import seeds
 from ..core.net import Net
 from ..core.optim import Optimizer
 from ..core.task import Phase, Site, Task, Visits, Work
-from .base import Job, Method, Result, closed, divided, opened, optimizer_state, rate_as_tensor, remember, step_of
+from .answering import READERS, Answering
+from .base import (
+    Job,
+    Method,
+    Result,
+    closed,
+    divided,
+    in_turn,
+    opened,
+    optimizer_state,
+    rate_as_tensor,
+    remember,
+    step_of,
+)
 from .feed import Feed, Feeder, aligned
 from .fusing import Fuse, fuser
 from .machine import Cuda, Host, Machine, Mark, NotCapturable
@@ -26,6 +39,8 @@ from .wide import widen
 
 LANES = 36  # clients in flight, if memory allows: more do not make an H200 faster
 STRIDE = 4  # steps that a lane queues before the next lane's turn
+
+T = TypeVar("T")
 
 log = logging.getLogger("fedshift")
 
@@ -72,6 +87,11 @@ class Captured(Sequential):
             before = started
         yield from _handed_over(before)
         yield from super().train(method, task, queue, keep=keep, label=label)
+
+    def spread(self, task: Task, calls: Iterable[Callable[[Task], T]], label: str) -> Iterator[T]:
+        """One after another, by recorded passes."""
+        net = Answering(task.net, self.machine(task), exact=task.exact)
+        return in_turn(replace(task, net=net), calls, label)
 
     def _retreat(self, why: Exception, method: Method, label: str) -> None:
         """To fewer clients at once, then to one after another."""
@@ -137,8 +157,9 @@ class Pool:
         return max(1, min(most, free + new))
 
     def clear(self) -> None:
-        """Forget the lanes that wait, and give their memory back."""
+        """Forget the lanes that wait, and the passes of evaluations; give their memory back."""
         self._free.clear()
+        READERS.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

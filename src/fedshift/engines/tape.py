@@ -55,7 +55,7 @@ class Tape:
     @classmethod
     def of(cls, machine: Machine, dice: Any, step: Step, feed: Feed, work: Work, *, channels_last: bool) -> "Tape":
         """Room for work like this."""
-        kept = tree.map(lambda t: _room_for(t, channels_last), Carried(*(getattr(work, k) for k in Carried._fields)))
+        kept = tree.map(lambda t: room_for(t, channels_last), Carried(*(getattr(work, k) for k in Carried._fields)))
         first = next(iter(work.model.params.values()))
         lr = torch.zeros((), dtype=first.dtype, device=first.device)
         static = Work(kept.model, kept.down, kept.client, StepRound(lr), kept.opt, kept.aux)  # type: ignore[arg-type]
@@ -123,7 +123,8 @@ def _kernels_tried(many: bool) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _room_for(t: Tensor, channels_last: bool) -> Tensor:
+def room_for(t: Tensor, channels_last: bool) -> Tensor:
+    """Memory for a tensor like this, kernels and pictures with their channels last if asked."""
     if channels_last and t.dim() == 4:
         return torch.empty_like(t, memory_format=torch.channels_last)
     return torch.empty_like(t, memory_format=torch.contiguous_format)
