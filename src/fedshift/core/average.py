@@ -25,9 +25,9 @@ def weigh(rules: Rules, ids: Sequence[int], examples: Sequence[int]) -> tuple[tu
 def average(task: Task, trees: Iterable[T], cohort: Cohort) -> T:
     """The cohort's weighted mean; with the rule `pooled`, running variances are those of the pooled data."""
     if task.rules.buffers != "pooled":
-        return tree.mean(trees, cohort.weights)
+        return tree.mean(trees, cohort.weights, task.room)
     pairs = variance_pairs(task.net)
-    mean = tree.mean((_on_buffers(_second_moments, pairs, t) for t in trees), cohort.weights)
+    mean = tree.mean((_on_buffers(_second_moments, pairs, t) for t in trees), cohort.weights, task.room)
     return _on_buffers(_variances, pairs, mean)
 
 
@@ -42,7 +42,9 @@ def average_by(task: Task, weighed: Iterable[tuple[T, Tensor]]) -> T:
         new = _on_buffers(_second_moments, pairs, state) if pooled else state
         total = total.to(weight) + weight
         share = torch.where(total > 0, weight / total.clamp(min=1e-300), 1 / number)
-        mean = tree.clone(new) if number == 1 else tree.map(lambda m, x, s=share: _towards(m, x, s), mean, new)
+        mean = (
+            tree.clone(new, task.room) if number == 1 else tree.map(lambda m, x, s=share: _towards(m, x, s), mean, new)
+        )
     if mean is None:
         raise MessageError("average_by: found no trees, expected at least one; check who took part in the round.")
     return _on_buffers(_variances, pairs, mean) if pooled else mean

@@ -4,11 +4,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from .net import Net, Variables
 from .optim import Optimizer, Rate, State
-from .tree import Tensors
+from .tree import Room, Tensors
 
 NO_STATE: State = {}
 Fn = TypeVar("Fn", bound=Callable[..., Any])
@@ -181,7 +182,7 @@ def as_it_is(fn: Fn) -> Fn:
 
 @dataclass(frozen=True)
 class Task:
-    """What stays the same over a run. `gradient`, `update` and `fuse` are the engine's way to compute."""
+    """What stays the same over a run. `gradient`, `update`, `fuse` and `room` are the engine's way to compute."""
 
     net: Net
     optimizer: Optimizer
@@ -194,6 +195,7 @@ class Task:
     seed: int = 0  # the run's, for what a server draws; with a name and, for each client, its site's
     exact: bool = True  # False: sums may be taken in another order, and products in a lower precision
     fuse: Callable[[Any], Any] = as_it_is  # a function of tensors, perhaps compiled
+    room: Room = torch.empty_like  # memory for a tensor like that one
 
     @property
     def clients(self) -> int:

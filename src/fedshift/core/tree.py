@@ -10,6 +10,7 @@ from .errors import MessageError
 
 T = TypeVar("T")
 Tensors = dict[str, Tensor]
+Room = Callable[[Tensor], Tensor]  # memory for a tensor like that one
 
 
 def leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -73,9 +74,9 @@ def zeros(tree: T) -> T:
     return map(torch.zeros_like, tree)
 
 
-def clone(tree: T) -> T:
-    """A copy that shares no memory with `tree`; memory formats are kept."""
-    return map(torch.clone, tree)
+def clone(tree: T, room: Room | None = None) -> T:
+    """A copy that shares no memory with `tree`, in `room` or in new memory; memory formats are kept."""
+    return map(torch.clone if room is None else lambda t: room(t).copy_(t), tree)
 
 
 def sub(a: T, b: T) -> T:
@@ -98,21 +99,21 @@ def sq_norm(tree: object) -> Tensor:
     return torch.stack([x.square().sum() for _, x in leaves(tree)]).sum()
 
 
-def mean(trees: Iterable[T], weights: Sequence[float]) -> T:
+def mean(trees: Iterable[T], weights: Sequence[float], room: Room = torch.empty_like) -> T:
     """The weighted mean, taken one tree at a time, so that a stream of models never piles up in memory.
 
     Tensors of whole numbers (step counters) take the largest value: a mean of counts has no meaning.
     """
     total: T | None = None
     for tree, weight in zip(trees, weights, strict=True):
-        total = map(lambda x, w=weight: _scaled(x, w), tree) if total is None else _add(total, tree, weight)
+        total = map(lambda x, w=weight: _scaled(x, w, room), tree) if total is None else _add(total, tree, weight)
     if total is None:
         raise MessageError("mean: found no trees, expected at least one; check who took part in the round.")
     return total
 
 
-def _scaled(x: Tensor, weight: float) -> Tensor:
-    return x * weight if x.is_floating_point() else x.clone()
+def _scaled(x: Tensor, weight: float, room: Room) -> Tensor:
+    return torch.mul(x, weight, out=room(x)) if x.is_floating_point() else x.clone()
 
 
 def _add(total: T, tree: T, weight: float) -> T:

@@ -13,6 +13,7 @@ from ..core.average import local_statistics
 from ..core.local import autograd_gradient, descend, functional_gradient
 from ..core.net import Net, Part, Variables, overlay, part
 from ..core.optim import Optimizer, Rate, State
+from ..core.scratch import Scratch
 from ..core.task import Metrics, Phase, Round, Site, Step, Task, Work
 from ..core.tree import Tensors
 
@@ -88,7 +89,7 @@ def make_task(net: Net, optimizer: Optimizer, *, in_place: bool, **rest: Any) ->
     """A task that computes in place on tensors the engine owns, or purely."""
     net = Net(net.module, in_place=in_place, autocast=net.autocast)
     if in_place:
-        return Task(net, optimizer, gradient=autograd_gradient, update=optimizer.update_, **rest)
+        return Task(net, optimizer, gradient=autograd_gradient, update=optimizer.update_, room=Scratch(), **rest)
     return Task(net, optimizer, gradient=functional_gradient, update=optimizer.update, **rest)
 
 
@@ -142,7 +143,7 @@ def adapted(rule: Adapts, task: Task, down: Any, round: Round, site: Site, seed:
     """The model after a rule's label-free phases at a new site, by the steps of a client; nothing given is changed."""
     with seeds.scope(round.seed):
         work = rule.begin(task, down, None, round, site)
-        model = tree.clone(work.model) if task.net.in_place else work.model
+        model = tree.clone(work.model, task.room) if task.net.in_place else work.model
         work = _sized(work._replace(model=model, site=site), site)
         return walk(cast(Method, rule), task, work, rule.phases(task, labelled=False), seed, {})[0].model
 
@@ -171,7 +172,7 @@ def opened(method: Method, task: Task, job: Job, memory: Memory, *, own: bool) -
     """
     work = method.begin(task, job.down, memory.client, job.round, job.site)
     model = overlay(work.model, memory.statistics)
-    return _sized(work._replace(model=tree.clone(model) if own else model, site=job.site), job.site)
+    return _sized(work._replace(model=tree.clone(model, task.room) if own else model, site=job.site), job.site)
 
 
 def _sized(work: Work, site: Site) -> Work:
@@ -204,7 +205,7 @@ def divided(phases: Iterable[Phase], steps: int) -> list[tuple[Phase, int]]:
 def optimizer_state(task: Task, work: Work, phase: Phase, kept: State | None) -> State:
     """A phase's optimiser at its start: as it was kept, or new."""
     if kept is not None:
-        return tree.clone(kept) if task.net.in_place else kept
+        return tree.clone(kept, task.room) if task.net.in_place else kept
     params = work.model.params
     free = params if phase.trains is None else {k: p for k, p in params.items() if k in phase.trains}
     return task.optimizer.init(free)
