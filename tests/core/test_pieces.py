@@ -205,8 +205,8 @@ def test_a_round_holds_few_models_however_many_clients(method, monkeypatch):
         name = max(setup.task.net.variables().params.items(), key=lambda item: item[1].numel())[0]
         watch, clone = Watch(), tree.clone
 
-        def watched(t, watch=watch, clone=clone, name=name):
-            made = clone(t)
+        def watched(t, room=None, watch=watch, clone=clone, name=name):
+            made = clone(t, room)
             params = getattr(made, "params", {})
             if name in params:
                 watch.alive += 1

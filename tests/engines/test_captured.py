@@ -151,6 +151,16 @@ def fusing_by(fuse):
     return lambda task: None if task.exact else fuse
 
 
+def test_runs_of_other_precisions_have_recordings_of_their_own():
+    tiny = tiny_data((40, 30, 22))
+    runs = [replace(Case(FedAvg(), left_out=()).experiment(rounds=2), precision=p) for p in ("float64", "float32")]
+    plain = [everything(last(set_up(one, tiny))) for one in runs]
+    for one, wanted in zip(runs, plain, strict=True):
+        found = everything(last(set_up(replace(one, engine="rehearsed"), tiny)))
+        assert found.keys() == wanted.keys() and all(t.dtype == wanted[k].dtype for k, t in found.items())
+        assert difference(found, wanted) < 1e-5
+
+
 def one_source(data):
     """As on a GPU: the pictures of all sites lie in one array."""
     whole = torch.cat([domain.images for domain in data.domains])

@@ -32,7 +32,7 @@ class Answering(Net):
             return super().__call__(v, x, train=train, taps=taps)
         # No answer depends on the others of its batch, but some kernels' last digits depend on how many there are.
         size = len(x) if self._exact else max(LEAST, 1 << (len(x) - 1).bit_length())
-        key = f"{self._sign}|{size}|{tuple(x.shape[1:])}|{x.dtype}|{','.join(taps)}"
+        key = f"{self._sign}|{size}|{tuple(x.shape[1:])}|{x.dtype}|{x.device}|{','.join(taps)}"
         if key not in READERS:
             READERS[key] = self._reader(v, x, size, taps)
         reader = READERS[key]

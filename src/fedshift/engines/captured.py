@@ -180,8 +180,9 @@ class Trained(NamedTuple):
 
 def signature(method: Method, task: Task, keep: bool) -> str:
     """What a recording depends on; data, seeds and learning rates are not in it."""
-    net, rate = task.net, {"lr": 1.0}
-    parts = [type(method), method, net.module, net.autocast, replace(task.optimizer, **rate), task.rules, task.exact]
+    net, first = task.net, next(task.net.module.parameters())
+    precision = [first.dtype, first.device, net.autocast, task.exact]
+    parts = [type(method), method, net.module, replace(task.optimizer, lr=1.0), task.rules, *precision]
     return "|".join(map(repr, [*parts, task.clients, task.classes, keep]))
 
 
