@@ -161,6 +161,19 @@ def test_runs_of_other_precisions_have_recordings_of_their_own():
         assert difference(found, wanted) < 1e-5
 
 
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_lanes_serve_sites_with_and_without_augmentation_and_of_other_sizes(first):
+    """In the order of their turns, each run's pictures are its own: a lane keeps what the run before has laid there."""
+    ways = [("none", 16), ("shift", 16), ("none", 8)]
+    for recipe, side in ways[first:] + ways[:first]:
+        data = replace(Case(FedAvg(), left_out=()).experiment(), data=DataConfig(recipe=recipe), precision="float64")
+        ends = [
+            everything(last(set_up(replace(data, engine=engine), tiny_data((40, 30, 22), side=side))))
+            for engine in ("rehearsed", "sequential")
+        ]
+        assert difference(*ends) < 1e-9
+
+
 def one_source(data):
     """As on a GPU: the pictures of all sites lie in one array."""
     whole = torch.cat([domain.images for domain in data.domains])

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from statistics import mode
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -73,9 +73,11 @@ class Captured(Sequential):
 
     def train(self, method: Method, task: Task, jobs: Iterable[Job], *, keep: bool, label: str) -> Iterator[Result]:
         """As many clients at once as there is room for; the next ones start before the first ones are handed over."""
-        machine, sign = self.machine(task), self._signs.setdefault(label, "") or signature(method, task, keep)
-        self._signs[label] = sign
-        queue, before = iter(jobs), list[Trained]()
+        machine, before, queue = self.machine(task), list[Trained](), iter(jobs)
+        if label not in self._signs and (first := next(queue, None)) is not None:
+            self._signs[label] = signature(method, task, first.site, keep)
+            queue = chain([first], queue)
+        sign = self._signs.get(label, "")
         while wave := list(islice(queue, 0 if label in self._plain else POOL.room(sign, machine, self.lanes))):
             try:
                 started = _start(method, task, wave, [POOL.take(sign, machine) for _ in wave], keep)
@@ -124,6 +126,7 @@ class Lane:
         self.feed: Feed | None = None
         self.tapes: dict[str, Tape] = {}
         self.left: Mark | None = None  # the last client's tensors are read until here
+        self.size = 0  # bytes of the device
 
 
 class Pool:
@@ -143,8 +146,9 @@ class Pool:
         self._free.setdefault(lane.sign, []).append(lane)
 
     def measured(self, lane: Lane, size: int) -> None:
-        """What a lane took when it was recorded."""
-        self._bytes[lane.sign] = max(size, self._bytes.get(lane.sign, 0))
+        """What a lane took for something new."""
+        lane.size += size
+        self._bytes[lane.sign] = max(lane.size, self._bytes.get(lane.sign, 0))
 
     def room(self, sign: str, machine: Machine, most: int) -> int:
         """How many clients may start: one where nothing is known yet, else as many as memory allows."""
@@ -178,11 +182,12 @@ class Trained(NamedTuple):
     finish: Callable[[], Result]
 
 
-def signature(method: Method, task: Task, keep: bool) -> str:
+def signature(method: Method, task: Task, site: Site, keep: bool) -> str:
     """What a recording depends on; data, seeds and learning rates are not in it."""
     net, first = task.net, next(task.net.module.parameters())
-    precision = [first.dtype, first.device, net.autocast, task.exact]
-    parts = [type(method), method, net.module, replace(task.optimizer, lr=1.0), task.rules, *precision]
+    x, _ = next(iter(site.look(torch.zeros(1, dtype=torch.int64))))
+    kinds = [first.dtype, first.device, net.autocast, task.exact, x.dtype, x.shape]
+    parts = [type(method), method, net.module, replace(task.optimizer, lr=1.0), task.rules, *kinds]
     return "|".join(map(repr, [*parts, task.clients, task.classes, keep]))
 
 
@@ -264,8 +269,10 @@ def _feeder(lane: Lane, site: Site, visits: Visits, fuse: Fuse | None) -> Feeder
     """The lane's feed, made on first use and made anew where batches are larger than it expected."""
     largest = max(visits.sizes)
     if lane.feed is None or len(lane.feed.y) < aligned(largest):
-        lane.feed, lane.tapes = Feed.of(site, largest, channels_last=fuse is not None), {}
-    return Feeder(lane.machine, lane.dice, lane.feed, site, visits, fuse)
+        before = lane.machine.taken()
+        lane.feed, lane.tapes = Feed.of(site, largest, fuse), {}
+        POOL.measured(lane, lane.machine.taken() - before)
+    return Feeder(lane.machine, lane.dice, lane.feed, site, visits)
 
 
 def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, sizes: Sequence[int]) -> Tape:
@@ -276,9 +283,10 @@ def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, size
         lane.tapes[phase.name] = Tape.of(
             machine, lane.dice, step_of(method, phase), lane.feed, work, channels_last=last
         )
-    tape, before = lane.tapes[phase.name], machine.taken()
+    tape = lane.tapes[phase.name]
     step = f"{lane.sign}|{phase.name}"
     for size in sorted(set(sizes) - tape.replays.keys(), reverse=True):
+        before = machine.taken()
         tape.load(work)
         # Other sizes are too rare to be worth the time to compile: the end of an epoch, which may be one image larger.
         fuse = fuser(task) if size == mode(sizes) and step not in UNFUSED else None

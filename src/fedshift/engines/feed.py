@@ -33,58 +33,70 @@ log = logging.getLogger("fedshift")
 class Feed:
     """Prepared images and labels of some batches to come, and where the next batch begins.
 
-    With channels last, images are prepared many at once. Where sums must keep their order they are prepared batch by
-    batch: how a GPU sums up a picture depends on how many there are.
+    Where sums may change their order, images are prepared many at once, by compiled functions, and lie with their
+    channels last. Else they are prepared batch by batch: how a GPU sums up a picture depends on how many there are.
     """
 
-    x: Tensor  # [capacity, height, width, channels], or channels before height
+    x: Tensor  # [capacity, channels, height, width], or channels last
     y: Tensor
     at: Tensor
-    channels_last: bool
-    plate: int
     rows: Tensor  # [capacity]: where each of the images lies
-    looks: Tensor | None  # [capacity, numbers]: how each is augmented
     place: Tensor  # where the next plate begins
+    fuse: Fuse | None
+    looks: Tensor | None = None  # [capacity, numbers]: how each is augmented, if any ever was
     plates: dict[tuple[Hashable, int], Body] = field(default_factory=dict)  # by source and number of images
 
     @classmethod
-    def of(cls, site: Site, largest: int, *, channels_last: bool) -> "Feed":
+    def of(cls, site: Site, largest: int, fuse: Fuse | None) -> "Feed":
         """Room for a site's images, and for a batch of the largest size at least."""
         x, y = next(iter(site.look(torch.zeros(1, dtype=torch.int64))))
-        shape = x.permute(0, 2, 3, 1).shape if channels_last else x.shape
+        shape = x.permute(0, 2, 3, 1).shape if fuse else x.shape
         capacity = max(2 * aligned(largest), BYTES // x.nbytes)
-        plate = min(PLATE, capacity)
-        capacity = -(-capacity // plate) * plate
-        look = site.visits(0).looks(1)
-        return cls(
-            x.new_zeros((capacity, *shape[1:])),
-            y.new_zeros(capacity),
-            torch.zeros(1, dtype=torch.int64, device=x.device),
-            channels_last,
-            plate,
-            torch.zeros(capacity, dtype=torch.int64, device=x.device),
-            None if look is None else look.new_zeros((capacity, look.shape[1]), device=x.device),
-            torch.zeros(1, dtype=torch.int64, device=x.device),
-        )
+        capacity = -(-capacity // min(PLATE, capacity)) * min(PLATE, capacity)
+        start, rows = (torch.zeros(n, dtype=torch.int64, device=x.device) for n in (1, capacity))
+        return cls(x.new_zeros((capacity, *shape[1:])), y.new_zeros(capacity), start, rows, start.clone(), fuse)
+
+    @property
+    def plate(self) -> int:
+        """Images prepared at once, if not batch by batch; the capacity is a multiple."""
+        return min(PLATE, len(self.y))
 
     def put(self, images: Tensor, start: int) -> None:
-        """Images from `start` on."""
+        """Prepared images from `start` on."""
         self.x[start : start + len(images)].copy_(self._formed(images))
 
-    def record(self, machine: Machine, dice: Any, source: Source, number: int, fuse: Fuse | None) -> Body:
-        """What prepares the next so many images of this source, recorded on rows from the start."""
-        places = torch.arange(number, device=self.place.device)
-        drawn = source.drawn if fuse is None else self._fused(source, places, fuse)
-        body = partial(self._prepare, drawn, places)
+    def lay(self, rows: Tensor, looks: Tensor | None, length: int) -> None:
+        """Where images to prepare lie and how they are augmented, from the start; plates reach over so many."""
+        self.rows[: len(rows)].copy_(rows)
+        self.rows[len(rows) : length].zero_()  # those before may have been of a larger source
+        if looks is not None:
+            if self.looks is None:
+                self.looks = looks.new_zeros((len(self.rows), looks.shape[1]))
+            self.looks[: len(looks)].copy_(looks)
+
+    def prepare(self, machine: Machine, dice: Any, source: Source, looked: bool, numbers: Sequence[int]) -> None:
+        """Plates of so many images each, of those that are laid out; recorded at their first use."""
+        bodies = [
+            self.plates.get((source.key, n)) or machine.apart(partial(self._record, machine, dice, source, looked, n))
+            for n in numbers
+        ]
+        self.place.zero_()
+        for body in bodies:
+            body()
+
+    def _record(self, machine: Machine, dice: Any, source: Source, looked: bool, number: int) -> Body:
+        places, looks = torch.arange(number, device=self.place.device), self.looks if looked else None
+        drawn = source.drawn if self.fuse is None or looks is None else self._fused(source, looks, places, self.fuse)
+        body = partial(self._plate, drawn, looks, places)
         self._tried(body)
         self.plates[source.key, number] = machine.record(body, dice)
         return self.plates[source.key, number]
 
-    def _fused(self, source: Source, places: Tensor, fuse: Fuse) -> Drawn:
+    def _fused(self, source: Source, looks: Tensor, places: Tensor, fuse: Fuse) -> Drawn:
         """Compiled once for all feeds, or as it is where it cannot be."""
         if source.key not in FUSED:
             fused = FUSED[source.key] = fuse(source.drawn)
-            if why := refusal(lambda: self._tried(partial(self._prepare, fused, places))):
+            if why := refusal(lambda: self._tried(partial(self._plate, fused, looks, places))):
                 log.warning("images are prepared by functions as they are, since they cannot be compiled: %s", why)
                 FUSED[source.key] = source.drawn
         return FUSED[source.key]
@@ -93,16 +105,15 @@ class Feed:
         self.place.zero_()
         body()
 
-    def _prepare(self, drawn: Drawn, places: Tensor) -> None:
+    def _plate(self, drawn: Drawn, looks: Tensor | None, places: Tensor) -> None:
         """Gather and augment the next ones."""
         here = self.place + places
-        looks = None if self.looks is None else self.looks.index_select(0, here)
-        images = drawn(self.rows.index_select(0, here), looks)
+        images = drawn(self.rows.index_select(0, here), None if looks is None else looks.index_select(0, here))
         self.x.index_copy_(0, here, self._formed(images))
         self.place.add_(aligned(len(places)))
 
     def _formed(self, images: Tensor) -> Tensor:
-        return images.permute(0, 2, 3, 1) if self.channels_last else images
+        return images.permute(0, 2, 3, 1) if self.fuse else images
 
 
 FUSED: dict[Hashable, Drawn] = {}  # by source
@@ -112,16 +123,15 @@ def next_batch(feed: Feed, places: Tensor) -> Batch:
     """The batch that begins at `at`; its shape is static, its place is not."""
     here = feed.at + places
     x = feed.x.index_select(0, here)
-    return Batch(x.permute(0, 3, 1, 2) if feed.channels_last else x, feed.y.index_select(0, here))
+    return Batch(x.permute(0, 3, 1, 2) if feed.fuse else x, feed.y.index_select(0, here))
 
 
 class Feeder:
     """Keeps a feed ahead of a client's steps: little at first, so that they begin soon, then as much as it holds."""
 
-    def __init__(self, machine: Machine, dice: Any, feed: Feed, site: Site, visits: Visits, fuse: Fuse | None) -> None:
+    def __init__(self, machine: Machine, dice: Any, feed: Feed, site: Site, visits: Visits) -> None:
         self._machine, self._dice, self._feed, self._site, self._images = machine, dice, feed, site, visits.images
         self._source = site.source()
-        self._fuse = None if feed.looks is None else fuse
         self._ready: Iterator[int] = iter(())
         self._chunks = _drawn_ahead(list(chunks(visits.sizes, feed.plate, len(feed.y))), visits.looks)
 
@@ -142,31 +152,16 @@ class Feeder:
         if self._source is None:
             self._as_they_come(images, table, sizes)
         else:
-            self._replayed(self._source, index, table, sizes)
+            plates = [self._feed.plate] * -(-len(index) // self._feed.plate)
+            self._feed.lay(self._source.row[index], table, sum(plates))
+            numbers = plates if self._feed.fuse else sizes
+            self._feed.prepare(self._machine, self._dice, self._source, table is not None, numbers)
         self._feed.at.zero_()
         self._ready = iter(sizes)
 
-    def _replayed(self, source: Source, index: Tensor, table: Tensor | None, sizes: list[int]) -> None:
-        feed, plates = self._feed, [self._feed.plate] * -(-len(index) // self._feed.plate)
-        feed.rows[: len(index)].copy_(source.row[index])
-        feed.rows[len(index) : len(plates) * feed.plate].zero_()  # those before may have been of a larger source
-        if feed.looks is not None and table is not None:
-            feed.looks[: len(index)].copy_(table)
-        numbers = plates if feed.channels_last else sizes
-        bodies = [self._plate(source, number) for number in numbers]
-        feed.place.zero_()
-        for body in bodies:
-            body()
-
-    def _plate(self, source: Source, number: int) -> Body:
-        made = self._feed.plates.get((source.key, number))
-        return made or self._machine.apart(
-            lambda: self._feed.record(self._machine, self._dice, source, number, self._fuse)
-        )
-
     def _as_they_come(self, images: Tensor, table: Tensor | None, sizes: list[int]) -> None:
         starts = accumulate((aligned(size) for size in sizes), initial=0)
-        cuts = [(0, len(images))] if self._feed.channels_last else list(zip(starts, sizes, strict=False))
+        cuts = [(0, len(images))] if self._feed.fuse else list(zip(starts, sizes, strict=False))
         for start, size in cuts:
             part = slice(start, start + size)
             self._feed.put(self._site.drawn(images[part], None if table is None else table[part]), start)
