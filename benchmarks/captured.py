@@ -2,9 +2,9 @@
 
     python -m benchmarks.captured PACS.npz [--out results.json]
 
-Prints images/s of training rounds for 3 and 12 clients in tf32 and bf16, alone, with a checkpoint every round, and with an
-evaluation every five rounds as well, beside the plain loop (`sequential`) on the same GPU, and how far a captured run in
-float32 is from it.
+Prints images/s of training rounds for 3 and 12 clients in tf32 and bf16: alone, with a checkpoint every round, and with
+an evaluation every five rounds as well; beside the plain loop (`sequential`) on the same GPU. And how far a captured
+run in float32 is from that loop.
 """
 
 import argparse
@@ -78,7 +78,11 @@ def gap(config_a: Experiment, config_b: Experiment, data: Any) -> float:
 def cases() -> dict[str, list[str]]:
     """What is measured, by name: the settings of each."""
     plain, saved = ["eval.every=1000", "checkpoint=1000"], ["eval.every=1000", "checkpoint=1"]
-    extras = {"training alone": plain, "saved every round": saved, "saved and evaluated": ["eval.every=5", "checkpoint=1"]}
+    extras = {
+        "training alone": plain,
+        "saved every round": saved,
+        "saved and evaluated": ["eval.every=5", "checkpoint=1"],
+    }
     found = {"3 clients, one after another, float32": ["engine=sequential", "data.clients=3", *plain]}
     for precision in ("bf16", "tf32"):
         for clients in (3, 12):

@@ -19,7 +19,8 @@ def section(found: Mapping[str, Any]) -> str:
         for row in speeds.values()
     ]
     text = """Training hFedF's network on PACS at 32 pixels with real augmentation, every client's steps recorded once
-and replayed on streams side by side; *saved* has a checkpoint every round in the time, *evaluated* an evaluation every five.
+and replayed on streams side by side; *saved* has a checkpoint every round in the time, *evaluated* an evaluation every
+five rounds.
 
 """
     text += table(rows, list(speeds))

@@ -5,9 +5,9 @@ import torch
 
 from fedshift.core import scratch, tree
 from fedshift.core.net import Variables
-from fedshift.core.scratch import WORTH, Scratch
+from fedshift.core.scratch import Scratch
 
-BIG = WORTH // 8  # numbers of 8 bytes
+BIG = tree.SMALL // 4  # numbers of 8 bytes
 
 
 def tensor(seed=0):

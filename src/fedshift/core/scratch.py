@@ -5,7 +5,8 @@ from threading import Lock
 import torch
 from torch import Tensor, UntypedStorage
 
-WORTH = 2**17  # bytes: smaller blocks the C library hands out again by itself
+from .tree import SMALL
+
 _holders = getattr(torch._C, "_storage_Use_Count", None)  # torch's own count; without it memory is new
 
 
@@ -21,8 +22,8 @@ class Scratch:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Memory for a tensor like this, in the same format; whatever was there is there."""
-        size = t.untyped_storage().nbytes()
-        if _holders is None or not t.is_cpu or size < WORTH or size != t.numel() * t.element_size():
+        size = t.numel() * t.element_size()
+        if size <= SMALL or _holders is None or not t.is_cpu or size != t.untyped_storage().nbytes():
             return torch.empty_like(t)
         with self._lock:
             blocks = self._blocks.setdefault(size, [])

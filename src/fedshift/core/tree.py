@@ -11,6 +11,7 @@ from .errors import MessageError
 T = TypeVar("T")
 Tensors = dict[str, Tensor]
 Room = Callable[[Tensor], Tensor]  # memory for a tensor like that one
+SMALL = 2**17  # bytes: such blocks the C library hands out again by itself
 
 
 def leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -76,7 +77,7 @@ def zeros(tree: T) -> T:
 
 def clone(tree: T, room: Room | None = None) -> T:
     """A copy that shares no memory with `tree`, in `room` or in new memory; memory formats are kept."""
-    return map(torch.clone if room is None else lambda t: room(t).copy_(t), tree)
+    return map(torch.clone if room is None else lambda t: room(t).copy_(t) if t.nbytes > SMALL else t.clone(), tree)
 
 
 def sub(a: T, b: T) -> T:
