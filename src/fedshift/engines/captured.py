@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from statistics import mode
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -289,7 +288,7 @@ def _tape(method: Method, task: Task, phase: Phase, lane: Lane, work: Work, size
         before = machine.taken()
         tape.load(work)
         # Other sizes are too rare to be worth the time to compile: the end of an epoch, which may be one image larger.
-        fuse = fuser(task) if size == mode(sizes) and step not in UNFUSED else None
+        fuse = fuser(task) if size == max(sizes, key=sizes.count) and step not in UNFUSED else None
         fused = None if fuse is None else replace(task, fuse=fuse)
         if why := machine.apart(partial(tape.record, size, task, fused)):
             UNFUSED.add(step)
