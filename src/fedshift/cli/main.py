@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import gc
 import io
 import json
 import os
@@ -59,7 +60,7 @@ def _command(words: list[str]) -> int:
         return int(end.code or 0)
     args.words = shlex.join(["fedshift", *words])
     try:
-        command: Any = import_module(f".{args.module}", __package__)
+        command = _imported(args.module)
         return int(getattr(command, args.call)(args))
     except (FedshiftError, ReportError) as error:
         if args.traceback:
@@ -67,6 +68,16 @@ def _command(words: list[str]) -> int:
         return _tell(args, error, 2)
     except KeyboardInterrupt as error:
         return _tell(args, error if isinstance(error, Stopped) else Stopped("stopped"), 130)
+
+
+def _imported(module: str) -> Any:
+    """A command's module. What importing leaves behind is there to stay: it is not searched for garbage ever again."""
+    gc.disable()
+    try:
+        return import_module(f".{module}", __package__)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _tell(args: argparse.Namespace, error: BaseException, code: int) -> int:
