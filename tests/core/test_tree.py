@@ -83,3 +83,9 @@ def test_scope_puts_the_global_stream_back():
     assert torch.equal(torch.rand(3), expected)
     with seeds.scope(1):
         assert torch.equal(torch.rand(3), inside)
+
+
+def test_the_mean_takes_tensors_that_ask_for_gradients():
+    """As a method may upload them."""
+    one, other = ({"w": torch.full((3,), value, requires_grad=True)} for value in (1.0, 3.0))
+    assert torch.equal(tree.mean([one, other], [0.5, 0.5])["w"].detach(), torch.full((3,), 2.0))

@@ -78,6 +78,27 @@ def test_training_and_gradients_go_through_the_network_itself():
     assert v.params["classifier.weight"].grad is not None and not READERS
 
 
+def test_networks_that_normalise_by_the_batch_are_not_filled_up():
+    net = Net(models.build("small-cnn", (3, 16, 16), 5, width=4).double())
+    for module in net.module.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.track_running_stats, module.running_mean, module.running_var = False, None, None
+    found, v, x = Answering(net, Host(), exact=False), net.variables(), torch.randn(40, 3, 16, 16, dtype=torch.float64)
+    with torch.no_grad():
+        one, other = (f(v, x, train=False).logits for f in (found, net))
+    assert float((one - other).abs().max()) < 1e-12
+
+
+def test_few_recordings_are_kept(monkeypatch):
+    monkeypatch.setattr(answering, "MOST", 2)
+    net = network()
+    found, v = Answering(net, Host(), exact=True), variables(net, 0)
+    with torch.no_grad():
+        for n in (3, 4, 3, 5):
+            found(v, torch.randn(n, 3, 16, 16, dtype=torch.float64), train=False)
+    assert [len(reader.x) for reader in READERS.values()] == [3, 5]
+
+
 class Nosy(nn.Module):
     """Looks at a value on the way."""
 

@@ -7,6 +7,7 @@ from torch import Tensor, UntypedStorage
 
 from .tree import SMALL
 
+MOST = 16  # blocks of a size: many models that are kept anyway need none of these
 _holders = getattr(torch._C, "_storage_Use_Count", None)  # torch's own count; without it memory is new
 
 
@@ -28,6 +29,8 @@ class Scratch:
         with self._lock:
             blocks = self._blocks.setdefault(size, [])
             free = next((b for b in blocks if _holders(b._cdata) == 1), None)
+            if free is None and len(blocks) == MOST:
+                return torch.empty_like(t)
             if free is None:
                 free = UntypedStorage(size)  # type: ignore[no-untyped-call]
                 blocks.append(free)

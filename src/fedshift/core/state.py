@@ -170,7 +170,7 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
         tensors = {k: t.clone() for k, t in load(data).items()}  # aligned, as in `read`
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return restored(tensors, header.get("__metadata__", {}))
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, TypeError) as error:
         raise MessageError(
             f"message: {len(data)} bytes that are no safetensors file ({error}); it was cut or damaged, send it again."
         ) from None
@@ -186,5 +186,5 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return restored(tensors, header), header
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; start the run again, or give another one.") from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file ({error}); delete it and resume again.") from None

@@ -47,8 +47,8 @@ class Source(Protocol):
         """Where each of the site's images lies."""
         ...
 
-    def drawn(self, rows: Tensor, looks: Tensor | None) -> Tensor:
-        """The images of those rows as training sees them."""
+    def drawn(self, rows: Tensor, looks: Tensor | None, fuse: "Fuse | None" = None) -> Tensor:
+        """The images of those rows as training sees them, by a compiled function if asked."""
         ...
 
 
@@ -171,6 +171,7 @@ class Rules:
     buffers: Literal["mean", "local", "pooled"] = "mean"
 
 
+Fuse = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of tensors, compiled
 Gradient = Callable[[Callable[[Tensors], tuple[Tensor, Loss]], Tensors], tuple[Tensors, Loss]]
 Update = Callable[[Tensors, State, Tensors, Rate], tuple[Tensors, State]]
 

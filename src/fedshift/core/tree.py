@@ -114,7 +114,7 @@ def mean(trees: Iterable[T], weights: Sequence[float], room: Room = torch.empty_
 
 
 def _scaled(x: Tensor, weight: float, room: Room) -> Tensor:
-    return torch.mul(x, weight, out=room(x)) if x.is_floating_point() else x.clone()
+    return torch.mul(x.detach(), weight, out=room(x)) if x.is_floating_point() else x.clone()
 
 
 def _add(total: T, tree: T, weight: float) -> T:

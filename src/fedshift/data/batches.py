@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import seeds, tree
-from ..core.task import Batch, Visits
+from ..core.task import Batch, Fuse, Visits
 from .augment import SLOTS, Transform
 from .pictures import Pictures
 
@@ -90,9 +90,10 @@ class Source:
         """The array's place and the way."""
         return self.array.data_ptr(), len(self.array), self.transform
 
-    def drawn(self, rows: Tensor, looks: Tensor | None) -> Tensor:
-        """The pictures of those rows as training sees them."""
-        return seen(self.transform, self.array.index_select(0, rows), looks)
+    def drawn(self, rows: Tensor, looks: Tensor | None, fuse: Fuse | None = None) -> Tensor:
+        """The pictures of those rows as training sees them, by a compiled function if asked."""
+        way = seen if fuse is None else fuse(seen)
+        return way(self.transform, self.array.index_select(0, rows), looks)
 
 
 def seen(transform: Transform, pictures: Tensor, looks: Tensor | None) -> Tensor:

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import tree
-from ..core.net import Net, Output, Variables
+from ..core.net import BATCH_NORM, Net, Output, Variables
 from .machine import Body, Machine, Mark, NotCapturable
 from .tape import room_for
 
 LEAST = 64  # images of the smallest recording, where a batch may be filled up
+MOST = 32  # recordings that are kept: each holds a model and a batch
 
 log = logging.getLogger("fedshift")
 
@@ -24,18 +25,22 @@ class Answering(Net):
     def __init__(self, net: Net, machine: Machine, *, exact: bool) -> None:
         super().__init__(net.module, in_place=net.in_place, autocast=net.autocast)
         self._machine, self._exact = machine, exact
-        self._sign = f"{net.module!r}|{net.autocast}|{exact}"
+        self._sign = f"{built_as(net.module)}|{net.autocast}|{exact}"
+        self._apart = not exact and not any(_by_batch(m) for m in net.module.modules())
 
     def __call__(self, v: Variables, x: Tensor, *, train: bool, taps: Sequence[str] = ()) -> Output:
         """As the network's, to the bit where results are exact."""
         if train or torch.is_grad_enabled():
             return super().__call__(v, x, train=train, taps=taps)
-        # No answer depends on the others of its batch, but some kernels' last digits depend on how many there are.
-        size = len(x) if self._exact else max(LEAST, 1 << (len(x) - 1).bit_length())
+        # Filled up where no answer depends on the others of its batch; but some kernels' last digits do.
+        size = max(LEAST, 1 << (len(x) - 1).bit_length()) if self._apart else len(x)
         key = f"{self._sign}|{size}|{tuple(x.shape[1:])}|{x.dtype}|{x.device}|{','.join(taps)}"
-        if key not in READERS:
-            READERS[key] = self._reader(v, x, size, taps)
-        reader = READERS[key]
+        if key in READERS:
+            reader = READERS.pop(key)
+        else:
+            _forget()
+            reader = self._reader(v, x, size, taps)
+        READERS[key] = reader  # the last used comes last
         if reader is None:
             return super().__call__(v, x, train=False, taps=taps)
         return reader.answer(v, x)
@@ -108,3 +113,21 @@ class Reader:
 
 
 READERS: dict[str, Reader | None] = {}  # for all runs: each waits for the one before
+
+
+def _forget() -> None:
+    """The one that was not used for longest, if there are many."""
+    if len(READERS) >= MOST:
+        reader = READERS.pop(next(iter(READERS)))
+        if reader is not None and reader.left is not None:
+            reader.left.synchronize()
+
+
+def built_as(module: nn.Module) -> str:
+    """What tells a network from others: how it was built, or else the network itself."""
+    return str(getattr(module, "built_as", f"{module!r} at {id(module)}"))
+
+
+def _by_batch(module: nn.Module) -> bool:
+    """Whether it normalises by the batch even in an evaluation."""
+    return isinstance(module, BATCH_NORM) and getattr(module, "running_mean", None) is None

@@ -1,5 +1,6 @@
 """Each client's ordinary step, recorded once and replayed; the clients of a cohort side by side on the device."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +14,8 @@ from torch import Tensor
 from ..core import seeds
 from ..core.net import Net
 from ..core.optim import Optimizer
-from ..core.task import Phase, Site, Task, Visits, Work
-from .answering import READERS, Answering
+from ..core.task import Fuse, Phase, Site, Task, Visits, Work
+from .answering import READERS, Answering, built_as
 from .base import (
     Job,
     Method,
@@ -29,7 +30,7 @@ from .base import (
     step_of,
 )
 from .feed import Feed, Feeder, aligned
-from .fusing import Fuse, fuser
+from .fusing import fuser
 from .machine import Cuda, Host, Machine, Mark, NotCapturable
 from .sequential import Sequential
 from .tape import Tape
@@ -78,10 +79,13 @@ class Captured(Sequential):
             queue = chain([first], queue)
         sign = self._signs.get(label, "")
         while wave := list(islice(queue, 0 if label in self._plain else POOL.room(sign, machine, self.lanes))):
+            trouble = None
             try:
                 started = _start(method, task, wave, [POOL.take(sign, machine) for _ in wave], keep)
-            except (NotCapturable, torch.OutOfMemoryError) as why:
-                self._retreat(why, method, label)
+            except (NotCapturable, torch.OutOfMemoryError) as error:
+                trouble = error.with_traceback(None)  # whose frames hold what is to be given back
+            if trouble is not None:
+                self._retreat(trouble, method, label)
                 queue = iter([*wave, *queue])
                 continue
             yield from _handed_over(before)
@@ -142,12 +146,14 @@ class Pool:
 
     def give(self, lane: Lane) -> None:
         """It waits for the next client."""
+        self.measured(lane, 0)
         self._free.setdefault(lane.sign, []).append(lane)
 
     def measured(self, lane: Lane, size: int) -> None:
         """What a lane took for something new."""
         lane.size += size
-        self._bytes[lane.sign] = max(lane.size, self._bytes.get(lane.sign, 0))
+        plates = 0 if lane.feed is None else lane.feed.taken
+        self._bytes[lane.sign] = max(lane.size + plates, self._bytes.get(lane.sign, 0))
 
     def room(self, sign: str, machine: Machine, most: int) -> int:
         """How many clients may start: one where nothing is known yet, else as many as memory allows."""
@@ -163,6 +169,7 @@ class Pool:
         """Forget the lanes that wait, and the passes of evaluations; give their memory back."""
         self._free.clear()
         READERS.clear()
+        gc.collect()  # recordings and what they were made of refer to each other
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -186,7 +193,7 @@ def signature(method: Method, task: Task, site: Site, keep: bool) -> str:
     net, first = task.net, next(task.net.module.parameters())
     x, _ = next(iter(site.look(torch.zeros(1, dtype=torch.int64))))
     kinds = [first.dtype, first.device, net.autocast, task.exact, x.dtype, x.shape]
-    parts = [type(method), method, net.module, replace(task.optimizer, lr=1.0), task.rules, *kinds]
+    parts = [type(method), method, built_as(net.module), replace(task.optimizer, lr=1.0), task.rules, *kinds]
     return "|".join(map(repr, [*parts, task.clients, task.classes, keep]))
 
 
@@ -268,8 +275,9 @@ def _feeder(lane: Lane, site: Site, visits: Visits, fuse: Fuse | None) -> Feeder
     """The lane's feed, made on first use and made anew where batches are larger than it expected."""
     largest = max(visits.sizes)
     if lane.feed is None or len(lane.feed.y) < aligned(largest):
+        lane.feed, lane.tapes, lane.size = None, {}, 0
         before = lane.machine.taken()
-        lane.feed, lane.tapes = Feed.of(site, largest, fuse), {}
+        lane.feed = Feed.of(site, largest, fuse)
         POOL.measured(lane, lane.machine.taken() - before)
     return Feeder(lane.machine, lane.dice, lane.feed, site, visits)
 

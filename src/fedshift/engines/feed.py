@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.task import Batch, Site, Source, Visits
-from .fusing import Fuse, refusal
+from ..core.task import Batch, Fuse, Site, Source, Visits
+from .fusing import refusal
 from .machine import Body, Machine
 from .turn import TURN
 
@@ -24,7 +24,7 @@ ALIGN = 4  # augmentation treats every fourth image of a batch alike: batches be
 BYTES = 64 * 2**20  # of prepared images
 PLATE = 1024  # images prepared by one replay, where batches need not be prepared one by one
 DRAWERS = ThreadPoolExecutor(4, "fedshift-draw")  # threads begin with the first client that is recorded
-Drawn = Callable[[Tensor, Tensor | None], Tensor]
+SOURCES = 8  # that a feed keeps plates of; on a GPU a data set is one
 
 log = logging.getLogger("fedshift")
 
@@ -45,6 +45,7 @@ class Feed:
     fuse: Fuse | None
     looks: Tensor | None = None  # [capacity, numbers]: how each is augmented, if any ever was
     plates: dict[tuple[Hashable, int], Body] = field(default_factory=dict)  # by source and number of images
+    taken: int = 0  # bytes that plates took
 
     @classmethod
     def of(cls, site: Site, largest: int, fuse: Fuse | None) -> "Feed":
@@ -85,30 +86,37 @@ class Feed:
             body()
 
     def _record(self, machine: Machine, dice: Any, source: Source, looked: bool, number: int) -> Body:
+        self._forget(machine, source)
         places, looks = torch.arange(number, device=self.place.device), self.looks if looked else None
-        drawn = source.drawn if self.fuse is None or looks is None else self._fused(source, looks, places, self.fuse)
-        body = partial(self._plate, drawn, looks, places)
+        body, before = partial(self._plate, source, None, looks, places), machine.taken()
         self._tried(body)
+        if self.fuse is not None and looked and (source.key, number) not in REFUSED:
+            fused = partial(self._plate, source, self.fuse, looks, places)
+            if why := refusal(lambda: self._tried(fused)):
+                log.warning("images are prepared by functions as they are, since they cannot be compiled: %s", why)
+                REFUSED.add((source.key, number))
+            body = body if why else fused
         self.plates[source.key, number] = machine.record(body, dice)
+        self.taken += machine.taken() - before
         return self.plates[source.key, number]
 
-    def _fused(self, source: Source, looks: Tensor, places: Tensor, fuse: Fuse) -> Drawn:
-        """Compiled once for all feeds, or as it is where it cannot be."""
-        if source.key not in FUSED:
-            fused = FUSED[source.key] = fuse(source.drawn)
-            if why := refusal(lambda: self._tried(partial(self._plate, fused, looks, places))):
-                log.warning("images are prepared by functions as they are, since they cannot be compiled: %s", why)
-                FUSED[source.key] = source.drawn
-        return FUSED[source.key]
+    def _forget(self, machine: Machine, new: Source) -> None:
+        """Plates hold the pictures that they were recorded with: those of older sources go, when they are done."""
+        known = list(dict.fromkeys(key for key, _ in self.plates if key != new.key))
+        if len(known) >= SOURCES:
+            machine.mark().synchronize()
+        for old in known[: max(0, len(known) - SOURCES + 1)]:
+            self.plates = {which: body for which, body in self.plates.items() if which[0] != old}
 
     def _tried(self, body: Body) -> None:
         self.place.zero_()
         body()
 
-    def _plate(self, drawn: Drawn, looks: Tensor | None, places: Tensor) -> None:
+    def _plate(self, source: Source, fuse: Fuse | None, looks: Tensor | None, places: Tensor) -> None:
         """Gather and augment the next ones."""
         here = self.place + places
-        images = drawn(self.rows.index_select(0, here), None if looks is None else looks.index_select(0, here))
+        look = None if looks is None else looks.index_select(0, here)
+        images = source.drawn(self.rows.index_select(0, here), look, fuse)
         self.x.index_copy_(0, here, self._formed(images))
         self.place.add_(aligned(len(places)))
 
@@ -116,7 +124,7 @@ class Feed:
         return images.permute(0, 2, 3, 1) if self.fuse else images
 
 
-FUSED: dict[Hashable, Drawn] = {}  # by source
+REFUSED: set[tuple[Hashable, int]] = set()  # sources and numbers of images that the compiler cannot do
 
 
 def next_batch(feed: Feed, places: Tensor) -> Batch:

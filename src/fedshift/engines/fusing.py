@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core.task import Task
-
-Fuse = Callable[[Callable[..., Any]], Callable[..., Any]]
+from ..core.task import Fuse, Task
 
 
 def fuser(task: Task) -> Fuse | None:

@@ -129,7 +129,7 @@ class Cuda:
         """Capture on the current stream; other threads may go on using the device meanwhile."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.current_stream(self.device).synchronize()
-        with dice:
+        with WATCH, dice:  # streams are few: a copy of a checkpoint could come to lie on the one that is captured
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 body()

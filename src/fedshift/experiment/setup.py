@@ -139,6 +139,7 @@ def _networks(config: Experiment, data: Dataset, dtype: torch.dtype, device: tor
         with seeds.scope(seeds.derive(config.seed, "init", *site)):
             module = models.build(config.model.name, image, classes, **config.model.options)
             made = config.method.surgery(module).to(device, dtype)
+        made.built_as = f"{config.model}|{config.method}|{image}|{classes}"  # type: ignore[assignment]
         for p in made.parameters() if ENGINES[config.engine].channels_last else ():
             p.data = p.data.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.data
         return made
