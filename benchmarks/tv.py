@@ -5,7 +5,7 @@ import sys
 from types import ModuleType
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from fedshift.data.recipes import STATISTICS
 
@@ -18,7 +18,7 @@ def transforms() -> ModuleType | None:
     Beside a torch of another build its compiled operators (non-maximum suppression and such) do not load, and the
     import fails for want of their names. The transforms use none of them, so the names are declared, no more.
     """
-    names = torch.library.Library("torchvision", "FRAGMENT")
+    names = library.Library("torchvision", "FRAGMENT")
     for _ in range(TRIES):
         try:
             from torchvision import transforms as found

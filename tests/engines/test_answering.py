@@ -15,7 +15,7 @@ from fedshift.engines.machine import Cuda, Host
 from fedshift.methods import METHODS
 from fedshift.testing import Case, last, quick
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and torch finds none")
 
 
 @pytest.fixture(autouse=True)

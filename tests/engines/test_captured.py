@@ -22,7 +22,7 @@ from fedshift.methods import METHODS
 from fedshift.methods.fedavg import FedAvg
 from fedshift.testing import MODELS, Case, check_recorded, difference, everything, last, quick, tiny_data
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and torch finds none")
 
 
 @pytest.fixture(autouse=True)

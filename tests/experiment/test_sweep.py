@@ -404,7 +404,7 @@ def test_as_many_runs_as_keep_a_gpu_busy_and_fit_its_memory():
     assert gpu_room(config(), PRESENT, 1) == 1
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and torch finds none")
 
 
 @needs_gpu

@@ -192,7 +192,7 @@ def signature(method: Method, task: Task, site: Site, keep: bool) -> str:
     """What a recording depends on; data, seeds and learning rates are not in it."""
     net, first = task.net, next(task.net.module.parameters())
     x, _ = next(iter(site.look(torch.zeros(1, dtype=torch.int64))))
-    kinds = [first.dtype, first.device, net.autocast, task.exact, x.dtype, x.shape]
+    kinds = [first.device, net.autocast, task.exact, x.dtype, x.shape]
     parts = [type(method), method, built_as(net.module), replace(task.optimizer, lr=1.0), task.rules, *kinds]
     return "|".join(map(repr, [*parts, task.clients, task.classes, keep]))
 
